@@ -113,8 +113,10 @@ def gemm_peak(precision: str = "float32") -> float:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a markdown table; the first column is text, the others are numbers."""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    # Not above: a benchmark may measure a process without the package.
+    from fedhpo_gym.core.markdown import markdown_table
+
+    return markdown_table(header, rows, numbers=True)
 
 
 def number(value: float, digits: int = 3) -> str:

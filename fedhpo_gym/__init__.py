@@ -305,7 +305,7 @@ def truth(env_id: str, **arguments: Any) -> Any:
     """Return what can be reached in a trial environment with stored numbers.
 
     Optimum, Pareto fronts of any objectives, ideal and nadir points, hypervolumes: see
-    `fedhpo_gym.envs.trial.truth.Truth`. It is what `gymnasium.make(...).unwrapped.truth` is.
+    `fedhpo_gym.envs.truth.Truth`. It is what `gymnasium.make(...).unwrapped.truth` is.
 
     Args:
         env_id: a `FedHPO-*` or `MO-FedHPO-*` id.

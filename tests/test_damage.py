@@ -351,7 +351,7 @@ PATHS = "along one or two of the axes"
 REFUSED: list[tuple[str, Callable[[bytes], bytes], str]] = [
     *(("table", without(name), f"'{name}'") for name in ("space", "build_command", "metrics")),
     *(
-        ("table", without(name), f"lacks '{name}': it does not say what it belongs to")
+        ("table", without(name), f"lacks '{name}', so its problem is unknown")
         for name in ("name", "task", "version")
     ),
     *(("table", with_(version=version), "is no version") for version in (-1, "0")),

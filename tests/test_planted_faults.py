@@ -14,7 +14,7 @@ from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.envs.trial.evaluator import TrialStreams
 from fedhpo_gym.envs.trial.ledger import TuningLedger
-from fedhpo_gym.evaluation.noise import exchanged
+from fedhpo_gym.evaluation.noise import exchange_samples
 from fedhpo_gym.evaluation.records import Fidelity, best_rounds
 from fedhpo_gym.evaluation.stats import critical_difference, improvement_interval, wilcoxon_holm
 from fedhpo_gym.objectives.privacy import epsilon_from_renyi
@@ -93,7 +93,7 @@ def test_known_links_are_recovered_from_rounds_of_some_clients() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
 def test_clients_exchange_just_their_share(share: float) -> None:
     accuracy, samples = np.array([[1.0, 0.0]]), np.array([[100_000, 100_000]])
-    found = exchanged(accuracy, samples, share, np.random.default_rng(0))
+    found = exchange_samples(accuracy, samples, share, np.random.default_rng(0))
     # A share of the right answers is pooled; half of the pool comes back.
     np.testing.assert_allclose(found, [[1 - share / 2, share / 2]], atol=0.01)
 

@@ -29,7 +29,7 @@ if __name__ == "__main__":
     work, folder = getattr(workers, sys.argv[1]), Path(sys.argv[2])
     try:
         with terminated_as_interrupted(), WorkerPool(2, work) as crew:
-            crew.do([folder / f"job{i}" for i in range(9)], int)
+            crew.run([folder / f"job{i}" for i in range(9)], int)
     except KeyboardInterrupt:
         sys.exit(130)
 """
@@ -39,28 +39,30 @@ if __name__ == "__main__":
 def test_jobs_are_done_each_once_and_say_how_they_get_on() -> None:
     steps: list[None] = []
     with WorkerPool(2, workers.square) as crew:
-        assert sorted(crew.do(range(6), lambda: steps.append(None))) == [0, 1, 4, 9, 16, 25]
+        assert sorted(crew.run(range(6), lambda: steps.append(None))) == [0, 1, 4, 9, 16, 25]
         assert len(steps) == 15
-        assert crew.do([], int) == []
-        assert crew.do([7], int) == [49]
+        assert crew.run([], int) == []
+        assert crew.run([7], int) == [49]
 
 
 def test_what_a_job_raises_ends_the_crew_and_names_the_line() -> None:
     with pytest.raises(ValueError, match="3 is odd") as caught, WorkerPool(1, workers.fail) as crew:
-        crew.do([2, 3, 4], int)
+        crew.run([2, 3, 4], int)
     assert "workers.py" in caught.value.__notes__[0]
 
 
 def test_a_worker_that_is_killed_while_it_starts_is_an_error_too() -> None:
     work = workers.KilledWhileStarting()
     with pytest.raises(WorkerLostError, match="killed by signal 9"), WorkerPool(1, work) as crew:
-        crew.do([1], int)
+        crew.run([1], int)
 
 
 @pytest.mark.slow
 def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> None:
     words = "import workers\nfrom fedhpo_gym.core.processes import WorkerPool\n"
-    words += "with WorkerPool(1, workers.square) as crew:\n    print(*crew.each(range(9), int))\n"
+    words += (
+        "with WorkerPool(1, workers.square) as crew:\n    print(*crew.run_each(range(9), int))\n"
+    )
     script = tmp_path / "open.py"
     script.write_text(words, encoding="utf-8")
     ended = subprocess.run(
@@ -75,7 +77,7 @@ def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> No
 def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
     said = r"killed by signal 9.*fewer workers"
     with pytest.raises(WorkerLostError, match=said), WorkerPool(2, workers.be_killed) as crew:
-        crew.do([Path("a")], int)
+        crew.run([Path("a")], int)
 
 
 def to_the_group(process: subprocess.Popen[bytes]) -> None:
@@ -139,7 +141,7 @@ from fedhpo_gym.core.processes import WorkerPool
 
 if __name__ == "__main__":
     crew = WorkerPool(1, workers.process)
-    print(*crew.do([None], int), flush=True)
+    print(*crew.run([None], int), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -71,7 +71,7 @@ def fitting(hint: Any) -> Any:
     if origin is Literal:
         return inner[0]
     if origin is Annotated and isinstance(inner[1], Range):
-        return next(one for one in (fitting(inner[0]), 1, 0.01) if inner[1].fit(one))
+        return next(one for one in (fitting(inner[0]), 1, 0.01) if inner[1].accepts(one))
     if origin is Annotated:
         axes = max(getattr(inner[1], "least", 1), 1)
         return np.ones((2,) * axes, int if "int" in str(inner[0]) else float)

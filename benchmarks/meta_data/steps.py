@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.tasks.meta import MANY_TASKS
 
 ENVS, STEPS, TURNS = 4096, 51, 5
@@ -67,14 +68,13 @@ def rates(env_id: str) -> tuple[float, float, float]:
 
 def main() -> None:
     """Print a Markdown table."""
-    print("| id | vector, steps/s | single, steps/s | ratio | share of a bare look-up |")
-    print("|---|---|---|---|---|")
+    rows = []
     for env_id in MANY_TASKS:
         vector, single, bare = rates(env_id)
-        print(
-            f"| {env_id} | {vector:,.0f} | {single:,.0f} | {vector / single:.0f} | "
-            f"{vector / bare:.3f} |"
-        )
+        ratios = f"{vector / single:.0f}", f"{vector / bare:.3f}"
+        rows.append((env_id, f"{vector:,.0f}", f"{single:,.0f}", *ratios))
+    heads = ["id", "vector, steps/s", "single, steps/s", "ratio", "share of a bare look-up"]
+    print(markdown_table(heads, rows))
 
 
 if __name__ == "__main__":

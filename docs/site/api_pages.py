@@ -7,6 +7,8 @@ from pathlib import Path
 
 from problem_pages import write
 
+from fedhpo_gym.core.markdown import markdown_table
+
 PACKAGES = {
     "fedhpo_gym": "registers the ids; truth, records, several workers, problems of your own",
     "fedhpo_gym.core.errors": "every exception that is raised on purpose",
@@ -62,10 +64,10 @@ def write_api(folder: Path) -> None:
             for directive, full in BESIDE[package].items():
                 parts += [f".. {directive}:: {one}\n" for one in full]
         write(folder / f"{package}.rst", "\n".join(parts) + "\n")
-        rows.append(f"| [`{package}`]({package}.rst) | {words} | {len(names)} |")
+        rows.append((f"[`{package}`]({package}.rst)", words, len(names)))
     toc = "\n".join(PACKAGES)
     head = "# API reference\n\nThe public names, by package. All others may change without notice."
-    table = "| package | what it is for | names |\n|---|---|---|\n" + "\n".join(rows)
+    table = markdown_table(["package", "what it is for", "names"], rows)
     write(
         folder / "index.md",
         f"{head}\n\n{table}\n\n```{{toctree}}\n:hidden:\n:titlesonly:\n\n{toc}\n```\n",

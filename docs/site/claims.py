@@ -14,6 +14,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from fedhpo_gym.core.markdown import markdown_table
+
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = ROOT / "docs" / "claims.toml"
 MADE = Path(__file__).with_name("results.json")
@@ -48,22 +50,22 @@ def page() -> str:
             faults.append(str(error))
     if faults:
         raise StaleError("\n".join(faults))
-    return f"{HEAD}\n{HEADS}\n" + "\n".join(rows) + "\n" + TOC
+    return f"{HEAD}\n{markdown_table(HEADS, rows)}\n{TOC}"
 
 
 HEAD = """\
 # Claimed figures
 
-Each figure of a page stands beside what the last run says, and the command of that run. This page
-is filled in when the site is built, and the build fails where a page no longer says its figure,
-where the run says another one, or where the program of a run has changed since: digests of both
-are noted with every run; comments and imports count for nothing in them.
+Each row shows a figure that a page states, the figure of the last run, and the command of that
+run. The table is made when the site is built. The build fails if a page no longer states its
+figure, if the run shows another one, or if the program has changed since the run. To detect
+changes, digests of program and result are stored with every run; comments and imports are ignored.
 """
 TOC = "\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n../../benchmarks/results/*\n```\n"
-HEADS = "| page | says | last run | date | command | program |\n|---|---|---|---|---|---|"
+HEADS = ("page", "says", "last run", "date", "command", "program")
 
 
-def _row(claim: dict[str, Any], programs: list[str]) -> str:
+def _row(claim: dict[str, Any], programs: list[str]) -> tuple[str, ...]:
     where, says, result = claim["page"], claim["says"], claim["result"]
     text = _plain(ROOT / where)
     if says not in text:
@@ -79,7 +81,7 @@ def _row(claim: dict[str, Any], programs: list[str]) -> str:
     link = f"[{Path(where).stem}](../../{where})"
     shown_as = f"[{found[1]}](../../benchmarks/results/{result}.md)"
     named = ", ".join(f"`{program}`" for program in programs)
-    return f"| {link} | {says} | {shown_as} | {date[1]} | {command[1]} | {named} |"
+    return link, says, shown_as, date[1], command[1], named
 
 
 def _plain(path: Path) -> str:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from observations import entry_table, meanings
 from pictures import draw_family
-from problem_pages import OBJECTIVE_HEADS, missing, objective_row, space_table, table
+from problem_pages import OBJECTIVE_HEADS, missing, objective_row, space_table
 
 import fedhpo_gym
 from fedhpo_gym.cli.problems import number
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.envs.meta.env import MetaEnv
 from fedhpo_gym.objectives import OBJECTIVES
@@ -42,12 +43,12 @@ def family_index() -> str:
     rows = []
     for env_id, space in META_IDS.items():
         data = open_meta_data(space)
-        what = "a data set under a regime"
+        what = "a data set with a division into clients"
         rows.append((f"[{env_id}]({env_id}.md)", what, len(data.space), len(data.names)))
     for env_id, space in GENERATED_IDS.items():
         tuned = len(open_generator(space).space)
         rows.append((f"[{env_id}]({env_id}.md)", "a number", tuned, "2^32"))
-    return table(("id", "a task is", "tuned", "tasks"), rows)
+    return markdown_table(("id", "a task is", "tuned", "tasks"), rows)
 
 
 def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
@@ -57,12 +58,12 @@ def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
     yield f"# {env_id}"
     yield f"Ids: `{env_id}`, `MO-{env_id}`."
     yield (
-        "Every episode has a task, drawn from those of `instances`: a real federation, all of "
-        "whose numbers are stored. [What they are and how they are split](../../fedhpo_b.md)."
+        "In every episode, the task is drawn from those of `instances`. A task is a real "
+        "federation whose results are all stored. [The tasks and their split](../../fedhpo_b.md)."
         if real
-        else "Every episode has a task of its own: a seed is a task, from a model of real ones. "
-        "[How it is made](../../fedhpo_b.md#generated-tasks), and "
-        "[how like real ones it is](../../studies/generated.md)."
+        else "Every episode has a new task: each seed is a task, from a model of real tasks. "
+        "[How tasks are generated](../../fedhpo_b.md#generated-tasks), and "
+        "[how similar to real tasks they are](../../studies/generated.md)."
     )
     yield (
         f'```python\nimport gymnasium as gym\nimport fedhpo_gym\n\nenv = gym.make("{env_id}")\n```'
@@ -71,16 +72,19 @@ def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
     yield space_table(data.space, usual(data.space))
     yield "## Fidelities"
     yield (
-        f"`round`: {', '.join(map(number, data.rounds))}; the highest is full fidelity. "
-        f"`client_sample_rate`: {', '.join(map(number, data.rates))}. An episode has "
-        f"{env.get_wrapper_attr('setup').trials} trials unless `trials` says otherwise."
+        f"`round` is one of {', '.join(map(number, data.rounds))}; the highest is full fidelity. "
+        f"`client_sample_rate` is one of {', '.join(map(number, data.rates))}. An episode has "
+        f"{env.get_wrapper_attr('setup').trials} trials unless you set `trials`."
     )
     yield "## Objectives"
-    yield f"`{env_id}` rewards with the rise of the incumbent; `MO-{env_id}` has by default:"
+    yield (
+        f"The reward of `{env_id}` is the improvement of the incumbent. Default objectives of "
+        f"`MO-{env_id}`:"
+    )
     names = [one.name for one in env.get_wrapper_attr("setup").objectives]
-    yield table(OBJECTIVE_HEADS, [objective_row(OBJECTIVES[name]) for name in names])
+    yield markdown_table(OBJECTIVE_HEADS, [objective_row(OBJECTIVES[name]) for name in names])
     rest = ", ".join(f"`{name}`" for name in data.objectives)
-    yield f"All that can be asked for ([what they mean](../../objectives.md)): {rest}."
+    yield f"All objectives ([definitions](../../objectives.md)): {rest}."
     yield "## Action and observation"
     yield _actions(env)
     yield entry_table(env.observation_space, meanings(MetaEnv))
@@ -89,9 +93,9 @@ def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
     yield f"![Landscape and learning curves of {env_id}](pictures/{env_id}.svg)"
     which = "meta-test" if real else "generated"
     yield (
-        f"*Of the first {DRAWN} {which} tasks, losses as multiples of the best of the task. Left: "
-        "the two hyperparameters that decide most. Right: the best, the best tenth and the median "
-        "configuration over rounds. All with all clients.*"
+        f"*Losses of the first {DRAWN} {which} tasks, as multiples of the best loss of the task. "
+        "Left: the two most important hyperparameters. Right: learning curves of the best, the "
+        "best tenth and the median configuration. All with all clients.*"
     )
     _draw(pictures / f"{env_id}.svg", env_id, data, real=real)
     fingerprint = data.fingerprint.rpartition(":")[2][:16]
@@ -104,23 +108,24 @@ def _actions(env: gym.Env[Any, Any]) -> str:
     size = len(env.get_wrapper_attr("search_space"))
     if isinstance(env.action_space, gym.spaces.Discrete):
         return (
-            f"An action is a place in the pool, below {env.action_space.n}; with "
-            f"`actions='coordinates'` a Box [-1, 1] of {size} numbers, of which the nearest "
-            "untried configuration is taken. The reward is one number, or on `MO-` ids a score per "
-            "objective; higher is better."
+            f"An action is an index in the pool, below {env.action_space.n}. With "
+            f"`actions='coordinates'`, it is a Box [-1, 1] of {size} numbers, which selects the "
+            "nearest untried configuration. The reward is one number, or on `MO-` ids a score per "
+            "objective. Higher is better."
         )
     return (
         f"An action is a Box [-1, 1] of {size} numbers, one for each hyperparameter. The reward is "
-        "one number, or on `MO-` ids a score per objective; higher is better."
+        "one number, or on `MO-` ids a score per objective. Higher is better."
     )
 
 
 def _real(data: MetaData) -> Iterator[str]:
     yield (
-        f"A pool of {data.card['pool']} configurations a task, all of them trained; with "
-        "`continuous=True` a surrogate. The best loss is that of the pool at full fidelity; *left* "
-        f"is the normalised regret that {TRIED} configurations of the pool leave on average, drawn "
-        "at random; τ says how well the surrogate ranks configurations that it has not seen."
+        f"Each task has a pool of {data.card['pool']} trained configurations, or with "
+        "`continuous=True` a surrogate. The best loss is that of the pool at full fidelity. *left* "
+        f"is the average normalised regret of the best of {TRIED} random configurations of the "
+        "pool. τ is the rank correlation of the surrogate on configurations that were not used "
+        "for its fit."
     )
     left = _left(data.scores[:, :, -1, -1])
     losses = data.values[:, :, -1, -1, data.objectives.index("val_loss")].min(axis=1)
@@ -132,7 +137,7 @@ def _real(data: MetaData) -> Iterator[str]:
         for task, loss, of, tau in zip(data.card["tasks"], losses, left, data.tau, strict=True)
     ]
     heads = ("task", "split", "clients", "label entropy", "best loss", f"left {TRIED}", "τ")
-    yield table(heads, rows)
+    yield markdown_table(heads, rows)
 
 
 def _left(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -149,9 +154,9 @@ def _left(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def _generated(env_id: str, data: TaskGenerator) -> Iterator[str]:
     best = [fedhpo_gym.truth(env_id, instances=n).values[:, 0].min() for n in range(DRAWN)]
     yield (
-        f"{len(data.arrays['weight_0'])} networks, fitted on {data.card['evaluations']:,} "
-        f"evaluations of {len(data.card['fitted_on'])} real tasks. `noise` says what the seed of a "
-        f"training changes. The best loss of the first {DRAWN} tasks: "
+        f"{len(data.arrays['weight_0'])} networks answer, fitted to {data.card['evaluations']:,} "
+        f"evaluations of {len(data.card['fitted_on'])} real tasks. `noise` models the effect of "
+        f"the seed of a training run. Best losses of the first {DRAWN} tasks: "
         f"{', '.join(map(number, best))}."
     )
 
@@ -160,7 +165,7 @@ def _licences(space: str) -> Iterator[str]:
     yield "## Data"
     named = dict.fromkeys(one.task.dataset for one in meta_tasks(space))
     rows = [(SOURCES[n].name, SOURCES[n].licence, SOURCES[n].citation) for n in named]
-    yield table(("data", "terms", "of"), rows)
+    yield markdown_table(("data", "terms", "of"), rows)
 
 
 def _draw(path: Path, env_id: str, data: Any, *, real: bool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import gymnasium as gym
 
 from fedhpo_gym.building.meta_data import FEATURES
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.envs.round import observation as of_rounds
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.env import RoundEnv
@@ -19,7 +20,7 @@ from fedhpo_gym.objectives import FAIRNESS_NAMES, PRIVACY_NAMES
 from fedhpo_gym.tasks import TRIALS_ONLY, Task
 from fedhpo_gym.wrappers.budget import with_remaining
 
-ADDED = {"remaining_budget": "share of the simulated seconds that is left"}
+ADDED = {"remaining_budget": "share of the simulated seconds that remains"}
 """What a wrapper adds to the observations of trials."""
 TABLE = re.compile(
     r"^(=+[ =]+)\n(?:key [^\n]*\n=[ =]+\n)?(.*?)\n^=[ =]+$", re.MULTILINE | re.DOTALL
@@ -40,9 +41,10 @@ def entries(task: Task) -> Iterator[str]:
     yield "## Action and observation"
     yield (
         f"`{task.id}`: an action is a Box [-1, 1] of {len(names)} numbers: "
-        f"{', '.join(f'`{name}`' for name in names)}. A coordinate is a place on the scale of its "
-        "hyperparameter; `NamedAction` takes natural units. What `fidelity` fixes falls away. "
-        "The reward is one number, or on `MO-` ids a score per objective; higher is better."
+        f"{', '.join(f'`{name}`' for name in names)}. A coordinate is a position on the scale of "
+        "its hyperparameter. The wrapper `NamedAction` accepts natural units. Fidelities that the "
+        "argument `fidelity` fixes are left out. The reward is one number, or on `MO-` ids a score "
+        "per objective. Higher is better."
     )
     size, ranks = len(names), task.objectives["val_loss"]
     yield entry_table(
@@ -54,7 +56,7 @@ def entries(task: Task) -> Iterator[str]:
     yield (
         f"`{task.round_id}`: an action is a Box [-1, 1] of {controls.size} numbers: "
         f"{', '.join(f'`{name}`' for name in controls.space.names)}. A step trains some rounds "
-        f"with them; {history} evaluations are shown."
+        f"with them. The observation shows the last {history} evaluations."
     )
     yield entry_table(of_rounds.space(history, controls.size, None), meanings(RoundEnv))
 
@@ -74,11 +76,11 @@ def meanings(kind: type) -> Mapping[str, str]:
 
 def entry_table(space: gym.spaces.Dict, known: Mapping[str, str]) -> str:
     """Return what each entry of observations means, with its shape and bounds."""
-    rows = [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
+    rows = []
     for name in sorted(space, key=[*known].index):  # an entry without a meaning ends the build
         box, meaning = space[name], known[name]
         for group, members in NAMES.items():
             meaning = meaning.replace(f"`{group}`", ", ".join(members))
         low, high = (f"{float(end):g}" for end in (box.low.min(), box.high.max()))
-        rows.append(f"| `{name}` | {meaning} | {box.shape} | {low} | {high} |")
-    return "\n".join(rows)
+        rows.append((f"`{name}`", meaning, box.shape, low, high))
+    return markdown_table(HEADS, rows)

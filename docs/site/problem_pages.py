@@ -17,6 +17,7 @@ from observations import entries
 from fedhpo_gym.cli import problems
 from fedhpo_gym.cli.listing import answering, arguments_of
 from fedhpo_gym.cli.show import description
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.envs.trial.arguments import TrialArguments
@@ -71,12 +72,6 @@ def write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table in Markdown."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
-
-
 @functools.cache
 def _opened(card: Path) -> StoredNumbers:
     return open_card(card)
@@ -115,8 +110,8 @@ def _problem_page(task: Task, cards: Sequence[Path]) -> Iterator[str]:
     yield "## What is tuned"
     yield space_table(task.space, usual(task.space))
     yield (
-        "*Usual* is what is used where nobody tunes: plain federated averaging, as near to it as "
-        "the space comes."
+        "*Usual* is the configuration without tuning: plain federated averaging, or the nearest "
+        "configuration of the space."
     )
     yield from _fidelities(task)
     yield from _objectives(task, cards)
@@ -154,7 +149,7 @@ def space_table(space: SearchSpace, middle: Mapping[str, Any]) -> str:
                 _condition(one),
             )
         )
-    return table(HEADS, rows)
+    return markdown_table(HEADS, rows)
 
 
 def _condition(dimension: Dimension) -> str:
@@ -170,9 +165,9 @@ def _fidelities(task: Task) -> Iterator[str]:
     rounds = ", ".join(map(problems.number, asked["round"].grid))
     rate = asked["client_sample_rate"]
     yield (
-        f"`round`: {rounds}; the highest, {task.max_round}, is full fidelity. "
-        f"`client_sample_rate`: {problems.number(rate.low)} to {problems.number(rate.high)}. "
-        f"An episode has {problems.number(task.budget_s)} simulated seconds."
+        f"`round` is one of {rounds}; the highest, {task.max_round}, is full fidelity. "
+        f"`client_sample_rate` is {problems.number(rate.low)} to {problems.number(rate.high)}. "
+        f"An episode ends after {problems.number(task.budget_s)} simulated seconds."
     )
 
 
@@ -188,13 +183,13 @@ def _objectives(task: Task, cards: Sequence[Path]) -> Iterator[str]:
             env = gym.make(f"{prefix}{task.id}", disable_env_checker=True)
             names = env.unwrapped.setup.objective_names
         rows = [objective_row(task.objectives[name]) for name in names]
-        yield f"`{prefix}{task.id}` has by default:"
-        yield table(OBJECTIVE_HEADS, rows)
+        yield f"Default objectives of `{prefix}{task.id}`:"
+        yield markdown_table(OBJECTIVE_HEADS, rows)
     rest = ", ".join(f"`{name}`" for name in task.objectives)
-    yield f"All that can be asked for ([what they mean](../../objectives.md)): {rest}."
+    yield f"All objectives ([definitions](../../objectives.md)): {rest}."
     if refused:
         names = ", ".join(f"`{name}`" for name in refused)
-        yield f"The stored surrogate refuses {names}, whose errors are too large."
+        yield f"The stored surrogate does not offer {names}, because their errors are too large."
 
 
 def objective_row(one: Objective) -> tuple[object, ...]:
@@ -209,11 +204,11 @@ def _answers(task: Task, backends: Mapping[str, Any], cards: Sequence[Path]) -> 
         mine = [card for card in cards if (_kind(card) == "surrogate") == (name == "surrogate")]
         said = ["default" if not _arguments(c, task) else _call(c, task) for c in mine]
         if name == "raw":
-            said = ["any configuration, where the data are"] if backends.get(name) else []
+            said = ["any configuration; needs the data"] if backends.get(name) else []
         rows.append((words, ", ".join(said) or "nothing stored"))
-    yield table(("backend", "variants that it answers"), rows)
+    yield markdown_table(("backend", "variants with an answer"), rows)
     if not cards:
-        yield "No numbers of this problem are stored, so nobody knows its optimum."
+        yield "This problem has no stored results, so its optimum is unknown."
 
 
 _ORDER = ("table", "surrogate", "pool")
@@ -238,24 +233,25 @@ def _numbers(card: Path, task: Task) -> Iterator[str]:
     words = [*problems.health_words(health, labels_on(stored))]
     if difficulty:
         words.append(
-            f"25 random configurations leave {difficulty['left 25']} of what is between the best "
-            f"and a guess, 50 leave {difficulty['left 50']}; {difficulty['near']} of all come "
-            f"within a twentieth. By [these figures](../../difficulty.md) it is "
-            f"{'a contest' if difficulty['contest'] == 'yes' else 'no contest'}."
+            f"The best of 25 random configurations is {difficulty['left 25']} away from the "
+            f"optimum, and the best of 50 {difficulty['left 50']}, in units of the distance from "
+            f"a guess to the optimum. {difficulty['near']} of all configurations come within a "
+            f"twentieth. A contest between optimizers ([definition](../../difficulty.md)): "
+            f"{difficulty['contest']}."
         )
     if survival := survival_on(stored):
         words.append(problems.survival_words(survival))
     if claim := problems.claim_words(stored):
-        words.append(f"Its claimed best, trained: {claim}.")
+        words.append(f"Its best predicted configuration, trained: {claim}.")
     if held := problems.verdicts_of(stored):
-        words.append(f"Validation loss on held-out courses: {held['val_loss']['figures']}.")
+        words.append(f"Validation loss on held-out training runs: {held['val_loss']['figures']}.")
     yield "\n".join(f"- {word}" for word in words)
     if not arguments:
         yield f"![Landscape and learning curves of {task.key}](pictures/{card.stem}.svg)"
         yield (
-            "*Left: the two hyperparameters that decide most, all others averaged by the median. "
-            "Right: the best, the best tenth and the median configuration over rounds. Both with "
-            "all clients, of the mean over seeds; diverged courses are left blank.*"
+            "*Left: median loss over the two most important hyperparameters. Right: learning "
+            "curves of the best, the best tenth and the median configuration. Both with all "
+            "clients, and means over seeds. Diverged training runs are left blank.*"
         )
     command = stored.card.get("build_command", stored.card.get("fit_command"))
     yield f"Made by `{command}`; fingerprint `{stored.digest[:16]}`."
@@ -299,10 +295,10 @@ def _natural_page(name: str, tasks: Sequence[Task]) -> Iterator[str]:
     of = next(one for one in NATURAL if one.name == name)
     yield f"# {name}"
     yield (
-        f"A client is a {of.who}; predicted is: {of.what}. {of.rows:,} rows, {of.clients} clients, "
-        f"{of.classes} classes, {of.width} columns, from the R data set {of.source} "
-        "([how tables are made](../../natural.md)). Courses are trained: the extras `natural` and "
-        "`compiled` are all that it needs."
+        f"Each client is a {of.who}. The model predicts: {of.what}. The table has {of.rows:,} "
+        f"rows, {of.clients} clients, {of.classes} classes and {of.width} columns. It is made from "
+        f"the R data set {of.source} ([how](../../natural.md)). Its ids train models, which needs "
+        "only the extras `natural` and `compiled`."
     )
     yield (
         "```python\nimport gymnasium as gym\nimport fedhpo_gym\n\n"
@@ -320,14 +316,16 @@ def _natural_page(name: str, tasks: Sequence[Task]) -> Iterator[str]:
             yield space
         rate = task.asked_fidelity_space()["client_sample_rate"]
         yield (
-            f"Up to {task.max_round} rounds, client sample rates from {problems.number(rate.low)} "
-            f"to {problems.number(rate.high)}, {problems.number(task.budget_s)} simulated seconds."
+            f"A trial has up to {task.max_round} rounds and client sampling rates from "
+            f"{problems.number(rate.low)} to {problems.number(rate.high)}. An episode has "
+            f"{problems.number(task.budget_s)} simulated seconds."
         )
         for (key, variant), row in _difficulty().items():
             if key == task.key:
                 yield (
-                    f"How hard ({variant}): 25 random configurations leave {row['left 25']} of "
-                    f"what is between the best and a guess; contest: {row['contest']}."
+                    f"Difficulty ({variant}): the best of 25 random configurations is "
+                    f"{row['left 25']} away from the optimum, in units of the distance from a "
+                    f"guess to the optimum. A contest between optimizers: {row['contest']}."
                 )
     yield from entries(tasks[0])
     yield from _data(tasks[0])
@@ -339,8 +337,8 @@ def _natural_page(name: str, tasks: Sequence[Task]) -> Iterator[str]:
 def _index(variants: Mapping[str, Sequence[Path]], families: str) -> Iterator[str]:
     yield "# One page per problem"
     yield (
-        "Each page is made from the catalogue, the cards of stored numbers and the spaces of the "
-        "environment whenever this site is built."
+        "Each problem has a page with its search space, objectives, observations and stored "
+        "results. The pages are made whenever this site is built."
     )
     rows = []
     for key, task in TASKS.items():
@@ -348,7 +346,7 @@ def _index(variants: Mapping[str, Sequence[Path]], families: str) -> Iterator[st
         stored = ", ".join(kinds) or "–"
         clients, tuned = f"{task.num_clients:,}", len(task.space)
         rows.append((f"[{key}]({key}.md)", task.model, task.dataset, clients, tuned, stored))
-    yield table(("problem", "model", "data", "clients", "tuned", "stored"), rows)
+    yield markdown_table(("problem", "model", "data", "clients", "tuned", "stored"), rows)
     yield "## Many tasks behind one id"
     yield families
     yield "## Natural federations"
@@ -356,7 +354,7 @@ def _index(variants: Mapping[str, Sequence[Path]], families: str) -> Iterator[st
         (f"[{one.name}]({one.name}.md)", one.who, one.what, one.clients, f"{one.rows:,}")
         for one in NATURAL
     ]
-    yield table(("table", "a client is a", "predicted", "clients", "rows"), rows)
+    yield markdown_table(("table", "a client is a", "predicted", "clients", "rows"), rows)
 
 
 def _draw_all(folder: Path, variants: Mapping[str, Sequence[Path]]) -> None:

@@ -1,13 +1,15 @@
-"""Writes `docs/problems.md`, the stored problems side by side, from nothing but their cards."""
+"""Writes `docs/problems.md` and `docs/problems.csv`, the stored problems, from their cards."""
 
 from __future__ import annotations
 
-import textwrap
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.cli.problems import WIDTH, name_of, number, percent, variant_of
+from fedhpo_gym.cli.problems import name_of, number, percent, variant_of
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.stored.health import (
     INERT,
     SURVIVES,
@@ -30,51 +32,93 @@ from fedhpo_gym.stored.surrogate import (
 )
 
 PAGE = Path(__file__).resolve().parents[1] / "problems.md"
+CSV = PAGE.with_suffix(".csv")
+MEANINGS = markdown_table(
+    ("column", "meaning"),
+    {
+        "optimum": (
+            "the lowest loss of all configurations, rounds and client sampling rates. It is "
+            "exact for tables and pools. A surrogate is evaluated on the grid of its space "
+            "and at 2,048 more configurations, drawn uniformly; its card says which"
+        ),
+        "labels": (
+            "the loss of always predicting the label frequencies of the training data. A "
+            "configuration that is not better has learned nothing"
+        ),
+        "edges": (
+            "number of hyperparameters whose optimum is at an end of the grid, by name in "
+            "the CSV file: the lowest (−) or the highest (+) value. With more than one, the "
+            "space ends where it gets good. For an unimportant hyperparameter, an edge "
+            "means little"
+        ),
+        "losing": (
+            "share of configurations whose loss is above that of the label frequencies at "
+            "full fidelity, which is the last round and the highest client sampling rate"
+        ),
+        "near": ("share of configurations within 1 % of the optimum, at full fidelity"),
+        "diverging": (
+            "share of configurations that diverge under a seed; unknown for surrogates that "
+            "predict losses of diverged training runs like any other"
+        ),
+        "noise/spread": (
+            "difference of the logarithm of the loss between seeds, divided by that between "
+            "configurations. Near 1, seeds decide"
+        ),
+        "τ": (
+            "Kendall's rank correlation of configurations: between round 9 and the last "
+            "one, between the lowest and the highest client sampling rate, and between two "
+            "seeds"
+        ),
+        "inert": (
+            f"in the CSV file: hyperparameters that cause less than {percent(INERT)} of the "
+            "variance of the logarithm of the loss, interactions included (functional "
+            "analysis of variance on the whole grid)"
+        ),
+    }.items(),
+)
 TITLE = f"""\
 # Problems, side by side
 
-Made by `python docs/site/problems_table.py` from what the cards of the stored numbers say;
-`fedhpo-gym show ID` says more about one, and `fedhpo-gym health` computes the figures anew. All are
-of the validation loss, of the mean over seeds (of one seed in [pools](environments.md#pools));
-where training diverged it is infinite.
+This page shows how good the stored problems are as benchmarks: how low losses get, how much seeds
+matter, and which hyperparameters decide. `python docs/site/problems_table.py` makes it from the
+cards of the stored results. `fedhpo-gym show ID` prints more about one problem, and `fedhpo-gym
+health` computes the figures again. [problems.csv](problems.csv) has all rows and columns, with the
+names of hyperparameters at edges and of unimportant ones.
 
-- **optimum**: the lowest loss of all configurations, rounds and client sample rates. For a table
-  and a pool it is exact. A surrogate is asked on a lattice: the grid of its space, and 2,048 more
-  configurations drawn uniformly. Its card says which.
-- **labels**: the loss of always predicting how often each label is in the training data. Who does
-  not beat it has learned nothing.
-- **edges**: hyperparameters whose optimum is the lowest (−) or highest (+) value of the grid. With
-  more than one, the space is cut off where it gets good. For an inert one it means little.
-- **losing**: share of configurations whose loss is above that of the label frequencies at full
-  fidelity, which is the last round and the highest client sample rate.
-- **near**: share of configurations within 1 % of the optimum, at full fidelity.
-- **diverging**: share of configurations that diverge under a seed. Surrogates that predict losses
-  of diverged courses like any other say nothing.
-- **noise/spread**: how far the logarithm of the loss differs between seeds, over how far it differs
-  between configurations. Near 1, seeds decide.
-- **τ**: Kendall's rank correlation of configurations, between round 9 and the last one, between the
-  lowest and the highest client sample rate, and between two seeds.
-- **inert**: hyperparameters that cause less than {percent(INERT)} of the variance of the logarithm
-  of the loss, interactions included (functional analysis of variance on the whole grid).
+All figures are of the validation loss and of the mean over seeds (of one seed in
+[pools](environments.md#pools)). Where training diverged, the loss is infinite.
 
-A low loss can be luck: trained anew from initial weights moved by 1e-8, the best configurations of
-a table reach their stored loss again, to within {percent(SURVIVES)}, or do not survive.
-`fedhpo-gym health ID --survival` trains them, with `--write` onto the card; it was done for the
-tables of version 1, and `fedhpo-gym show ID` prints what came of it.
+{MEANINGS}
 
-Versions that share numbers share a line.
+A low loss can be luck. `fedhpo-gym health ID --survival` tests this: it trains the best
+configurations of a table again from initial weights moved by 1e-8. Those that reach their stored
+loss again, to within {percent(SURVIVES)}, survive. `--write` stores the result on the card. This
+was done for the tables of version 1, and `fedhpo-gym show ID` prints the result.
+
+Versions that share results share a row.
+"""
+POOLS = """\
+The rows of the {number} pools are in [problems.csv](problems.csv), where `kind` is `pool`.
+"""
+FAULTS = """\
+## Faults
+
+The column `faults` of [problems.csv](problems.csv) names the faults of each problem.
 """
 SECTION = f"""\
 ## Objectives of surrogates
 
-Errors are of courses at full fidelity that the fit had not seen (`fedhpo-gym surrogate all
---measure` holds them out again). An objective is offered if Kendall's τ is at least {LOWEST_TAU}
-and the bias, either way, at most {LARGEST_BIAS} of the spread of the truth (standard deviation
-over courses); behind a refused one stand its τ and its bias over that spread.
+This table shows which objectives each surrogate offers. An objective is offered if its predictions
+rank training runs well enough: Kendall's τ must be at least {LOWEST_TAU}, and the bias, either way,
+at most {LARGEST_BIAS} of the spread of the true values (standard deviation over training runs). The
+errors are those on training runs at full fidelity that were not used for the fit (`fedhpo-gym
+surrogate all --measure` holds them out again). A refused objective stands with its τ and its bias
+over that spread.
 
-The last column is the lowest validation loss that a surrogate claims, and what training that
-configuration reaches, where both are known. A claim is missed where the logarithm of the loss is
-off by more than {LARGEST_MISS} of its spread; `fedhpo-gym surrogate` refuses new fits that miss.
+The last column is the lowest validation loss that the surrogate predicts, and the loss that
+training reaches with this configuration, if both are known. The prediction is missed if the
+logarithm of the loss is off by more than {LARGEST_MISS} of its spread. `fedhpo-gym surrogate`
+refuses new fits that miss.
 """
 PROBLEM_HEADS = (
     *("id", "variant", "optimum", "labels", "edges", "losing", "near", "diverging"),
@@ -82,13 +126,16 @@ PROBLEM_HEADS = (
 )
 VERDICT_HEADS = (
     "surrogate",
-    "courses",
+    "training runs",
     "offered",
     "refused (τ, bias over spread)",
-    "best: claimed, trained",
+    "best: predicted, trained",
 )
 CHAOS = "some of the best configurations do not survive a perturbation of their initial weights"
 KINDS = {"table": "Tables", "surrogate": "Surrogates", "sample": "Pools"}
+PAGE_HEADS = tuple(head for head in PROBLEM_HEADS if head != "inert")
+LONGEST, FEW = 60, 12
+"""Rows of the longest table of the page; problems that are named beside a fault."""
 
 
 def page() -> str:
@@ -97,11 +144,34 @@ def page() -> str:
     stored = [open_card(card) for card in cards]
     for kind, title in KINDS.items():
         chosen = [s for c, s in zip(cards, stored, strict=True) if c.match(f"*.{kind}.json")]
-        rows = [f"| {' | '.join(_cells(s))} |" for s in chosen]
-        head = f"| {' | '.join(PROBLEM_HEADS)} |\n|{'---|' * len(PROBLEM_HEADS)}"
-        parts += [f"## {title}\n", "\n".join([head, *rows]), ""]
-    parts += [*section(stored), "## What is degenerate\n", *_degenerate(stored)]
+        parts.append(f"## {title}\n")
+        if len(chosen) > LONGEST:
+            parts.append(POOLS.format(number=len(chosen)))
+            continue
+        parts += [markdown_table(PAGE_HEADS, map(_shown_cells, chosen)), ""]
+    parts += [*section(stored), _fault_table(stored)]
     return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def csv_text() -> str:
+    """Return the CSV file: a row per stored problem, with all columns, its kind and its faults."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("kind", *PROBLEM_HEADS, "faults"))
+    for one in (open_card(card) for card in health_cards()):
+        writer.writerow((_kind(one), *_cells(one), "; ".join(_faults(one)) or "–"))
+    return text.getvalue()
+
+
+def _kind(stored: StoredNumbers) -> str:
+    return type(stored).__name__.lower()
+
+
+def _shown_cells(stored: StoredNumbers) -> Iterator[str]:
+    """Yield the cells of a row of the page, where names of hyperparameters would be too wide."""
+    cells = dict(zip(PROBLEM_HEADS, _cells(stored), strict=True))
+    cells["edges"] = str(len(health_of_card(stored)["edges"]))
+    return (cells[head] for head in PAGE_HEADS)
 
 
 def health_of_card(stored: StoredNumbers) -> Mapping[str, Any]:
@@ -128,24 +198,31 @@ def _cells(stored: StoredNumbers) -> Iterator[str]:
     yield ", ".join(inert(health)) or "–"
 
 
-def _degenerate(stored: list[StoredNumbers]) -> Iterator[str]:
-    """Yield a paragraph per fault with the problems that have it, and how many have none."""
+def _faults(stored: StoredNumbers) -> list[str]:
+    """Return the faults of a problem, survival included."""
+    found = faults(health_of_card(stored), labels_on(stored))
+    moved = survival_on(stored)
+    return [*found, CHAOS] if moved is not None and moved["surviving"] < moved["cells"] else found
+
+
+def _fault_table(stored: Sequence[StoredNumbers]) -> str:
+    """Return the section of faults: how many problems have each, and which if these are few."""
     named: dict[str, list[str]] = {}
-    healthy = 0
     for one in stored:
-        health = health_of_card(one)
-        found = faults(health, labels_on(one))
-        moved = survival_on(one)
-        if moved is not None and moved["surviving"] < moved["cells"]:
-            found.append(CHAOS)
-        kind = type(one).__name__.lower()
-        for fault in found:
-            named.setdefault(fault, []).append(f"{name_of(one)} ({variant_of(one)}; {kind})")
-        healthy += not found
-    for fault, names in named.items():
-        words = f"**{fault[0].upper()}{fault[1:]}** ({len(names)}): {', '.join(names)}."
-        yield textwrap.fill(words, WIDTH, break_on_hyphens=False) + "\n"
-    yield f"The other {healthy} of {len(stored)} have none of these faults."
+        for fault in _faults(one):
+            named.setdefault(fault, []).append(f"{name_of(one)} ({variant_of(one)}; {_kind(one)})")
+    rows = [
+        (
+            fault,
+            len(names),
+            "; ".join(names) if len(names) <= FEW else "[problems.csv](problems.csv)",
+        )
+        for fault, names in named.items()
+    ]
+    healthy = sum(not _faults(one) for one in stored)
+    end = f"The other {healthy} of {len(stored)} have none of these faults."
+    table = markdown_table(("fault", "problems", "which"), rows)
+    return f"{FAULTS}\n{table}\n\n{end}"
 
 
 def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
@@ -163,12 +240,13 @@ def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
         counted, claim = str(one.card["objectives"]["courses"]), claim_on(one.card)
         best = f"{claim.claimed:.3g}, {claim.trained:.3g}" if claim else "–"
         best += " (missed)" if claim and not claim.passed else ""
-        cells = (one.card["name"], counted, ", ".join(offered), ", ".join(refused) or "–", best)
-        rows.append(f"| {' | '.join(cells)} |")
+        rejected = ", ".join(refused) or "–"
+        rows.append((one.card["name"], counted, ", ".join(offered), rejected, best))
     yield SECTION
-    yield "\n".join([f"| {' | '.join(VERDICT_HEADS)} |", f"|{'---|' * len(VERDICT_HEADS)}", *rows])
+    yield markdown_table(VERDICT_HEADS, rows)
     yield ""
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    CSV.write_text(csv_text(), encoding="utf-8")

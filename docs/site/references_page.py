@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.stored.references import PATH, References, read
 from fedhpo_gym.studies.references import SearchBudget
 from fedhpo_gym.studies.suites import suite
@@ -48,8 +49,7 @@ def page() -> str:
 
 
 def _table(known: Sequence[References]) -> str:
-    lines = [HEADS, ("---", *["---:"] * (len(HEADS) - 1)), *map(_row, known)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown_table(HEADS, map(_row, known), numbers=True) + "\n"
 
 
 def _row(one: References) -> tuple[str, ...]:

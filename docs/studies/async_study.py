@@ -25,6 +25,7 @@ from sklearn.datasets import load_digits
 
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation, make_user_federation
 from fedhpo_gym.data.records import make_dataset
@@ -185,16 +186,16 @@ def _waiting(system: DeviceModel, work: Work, seed: int, sampled: NDArray[np.boo
 
 def compare_prices() -> None:
     """Print what ten reports are expected to take, by how much devices differ."""
-    print("| sd of ln k | synchronous round of 10 | FedBuff, K = 10 | ratio |")
-    print("|---|---|---|---|")
+    rows = []
     for spread in SPREADS:
         prices = [
             np.mean([devices(spread).cost(_work(federation(seed), k)).time_s for seed in SEEDS])
             for k in (0, 10)
         ]
-        print(
-            f"| {spread:g} | {prices[0]:.2f} s | {prices[1]:.2f} s | {prices[0] / prices[1]:.2f} |"
-        )
+        cells = (f"{prices[0]:.2f} s", f"{prices[1]:.2f} s", f"{prices[0] / prices[1]:.2f}")
+        rows.append((f"{spread:g}", *cells))
+    heads = ["sd of ln k", "synchronous round of 10", "FedBuff, K = 10", "ratio"]
+    print(markdown_table(heads, rows))
 
 
 def report(spread: float, found: Mapping[str, Mapping[float, Curves]]) -> dict[str, Curves]:
@@ -212,14 +213,15 @@ def report(spread: float, found: Mapping[str, Mapping[float, Curves]]) -> dict[s
     place = int(np.searchsorted(first.reports, TARGET_ROUND * CLIENTS * AT_ONCE))
     target = float(np.median(first.loss[:, place]))
     print(f"\nspread of computation {spread:g}; target {target:.3f}; all have {until:,.0f} s\n")
-    print("| | learning rate | s per report | s to target | reports to target | loss at the end |")
-    print("|---|---|---|---|---|---|")
+    rows = []
     for name, curves in best.items():
         pace = np.median(curves.seconds[:, -1] / curves.reports[-1])
         seconds, reports = np.median(curves.reaching(target), axis=0)
         final = np.median(curves.at(until))
-        numbers = f"{pace:.2f} | {seconds:,.0f} | {reports:,.0f} | {final:.3f}"
-        print(f"| {name} | {rates[name]:g} | {numbers} |")
+        cells = (f"{pace:.2f}", f"{seconds:,.0f}", f"{reports:,.0f}", f"{final:.3f}")
+        rows.append((name, f"{rates[name]:g}", *cells))
+    targets = ("s to target", "reports to target", "loss at the end")
+    print(markdown_table(["", "learning rate", "s per report", *targets], rows))
     return best
 
 

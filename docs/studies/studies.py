@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import write_text
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES, TableSource, load_dataset
 
 CORES = os.cpu_count() or 1
@@ -84,5 +85,4 @@ def cell(values: ArrayLike, digits: int = 3, sign: bool = False) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown_table(head, rows) + "\n"

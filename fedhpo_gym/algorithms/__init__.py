@@ -19,7 +19,7 @@ from fedhpo_gym.algorithms.serveropt import FedAdam, FedYogi, ServerOpt
 from fedhpo_gym.algorithms.settings import TRAINING
 from fedhpo_gym.core.checks import short_repr, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, unknown_name
-from fedhpo_gym.core.plugins import Registry, import_named, note_plugin, require_subclass
+from fedhpo_gym.core.plugins import Registry, import_named, remember_plugin, require_subclass
 from fedhpo_gym.evaluation.records import Fidelity
 
 _KINDS: tuple[type[Algorithm], ...] = (
@@ -135,7 +135,7 @@ def algorithm_name(name: str) -> str:
         kind = import_named("algorithm", "a subclass of Algorithm", name)
         require_subclass("algorithm", name, kind, Algorithm, "server_update")
         register_algorithm(kind)
-        note_plugin(register_algorithm, name, kind.name)
+        remember_plugin(register_algorithm, name, kind.name)
         return str(kind.name)
     if name not in ALGORITHMS:
         error = unknown_name("algorithm", name, ALGORITHMS)

@@ -18,7 +18,7 @@ from fedhpo_gym.analysis.page import ReportTable
 from fedhpo_gym.analysis.problems import ProblemRuns
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import MissingDependencyError
-from fedhpo_gym.evaluation.multi_objective import attained, non_dominated
+from fedhpo_gym.evaluation.multi_objective import attainment_surfaces, non_dominated
 from fedhpo_gym.evaluation.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.records.runs import REFERENCE, ScoredTrials
 
@@ -268,7 +268,7 @@ def _attainment_figure(
     styles: plot.LineStyles,
 ) -> Figure:
     surfaces = {
-        agent: attained([trials.presented()[:, pair] for trials in runs], SHARES)
+        agent: attainment_surfaces([trials.presented()[:, pair] for trials in runs], SHARES)
         for agent, runs in scored.items()
         if runs
     }

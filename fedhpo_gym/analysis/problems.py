@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.multi_objective import volumes_known
+from fedhpo_gym.evaluation.multi_objective import can_compute_volumes
 from fedhpo_gym.evaluation.stats import Band, bootstrap_band
 from fedhpo_gym.records.incumbents import Trajectory, final_range
 from fedhpo_gym.records.record import Header
@@ -230,7 +230,7 @@ class ProblemRuns:
     def regret_lines(self) -> Mapping[str, tuple[Trajectory, ...]]:
         """Return the runs that `regret` is the mean of, before clipping."""
         volumes: dict[str, tuple[Trajectory, ...]] = {}
-        for line in self.volumes() if volumes_known() else ():
+        for line in self.volumes() if can_compute_volumes() else ():
             volumes[line.agent] = (*volumes.get(line.agent, ()), line)
         if volumes:
             return volumes
@@ -242,7 +242,7 @@ class ProblemRuns:
 
     def scale(self) -> tuple[float, float]:
         """Return the value of regret 0, and the regret at which values are clipped."""
-        if volumes_known() and any(run.scored for run in self.all_runs()):
+        if can_compute_volumes() and any(run.scored for run in self.all_runs()):
             return 0.0, 1.0
         if self.known is not None and all(run.regret for run in self.all_runs()):
             return 0.0, max(self.known.typical - self.known.best, 1e-12)

@@ -18,7 +18,7 @@ from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import Axes, Range, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.records import first_lowest
+from fedhpo_gym.evaluation.records import running_argmin
 from fedhpo_gym.evaluation.stats import Rows, Vector
 from fedhpo_gym.records.incumbents import finite_number, read_lines
 
@@ -169,7 +169,7 @@ def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> 
     most = max(1, int(np.ceil(np.max(budgets) / runs.cost.min())))
     draws = stream(0, "procedure_1_by_cost").integers(len(runs), size=(repetitions, most))
     ends = np.cumsum(runs.cost[draws], axis=1)
-    best = first_lowest(runs.validation[draws])
+    best = running_argmin(runs.validation[draws])
     reported = np.take_along_axis(runs.test[draws], best, axis=1)
     means = []
     for budget in budgets:

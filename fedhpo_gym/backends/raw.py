@@ -21,7 +21,7 @@ from fedhpo_gym.evaluation.records import (
     Evaluation,
     Evaluations,
     Fidelity,
-    evaluation_of,
+    evaluation_from_curves,
 )
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
@@ -111,7 +111,7 @@ class Raw(Backend):
         for key, (_, fidelity) in zip(keys, queries, strict=True):
             curves = found[key].curves
             known = (curves.metrics, curves.rounds, curves.diverged_at)
-            answers.append(evaluation_of(*known, self._samples, self.seeds, fidelity))
+            answers.append(evaluation_from_curves(*known, self._samples, self.seeds, fidelity))
         return answers
 
     def _forget(self) -> None:

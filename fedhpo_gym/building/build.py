@@ -278,7 +278,7 @@ def compute_units(
         while units:
             bar.total = bar.n + sum(design.evaluated_rounds(unit.name)[-1] for unit in units)
             bar.refresh()
-            done = crew.do(units, lambda: bar.update() and None)
+            done = crew.run(units, lambda: bar.update() and None)
             units = design.missing(folder)
             if units and not any(done):
                 bar.set_postfix_str(f"another build computes the last {len(units)} units")

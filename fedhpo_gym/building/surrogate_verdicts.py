@@ -25,7 +25,7 @@ from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.identity import IMPORTED, Identity
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.multi_objective import pairs, tau
+from fedhpo_gym.evaluation.multi_objective import count_pairs, tau_b
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.stored import surrogate_rows
@@ -140,7 +140,7 @@ def cross_validate(
 def kendall_tau(truth: Floats, claim: Floats, ranking: NDArray[np.int64]) -> float:
     """Return Kendall's tau-b of (n,) truth and claim, among courses of one (n,) ranking."""
     groups = np.unique(ranking[ranking >= 0]).tolist()
-    return tau([pairs(truth[ranking == one], claim[ranking == one]) for one in groups])
+    return tau_b([count_pairs(truth[ranking == one], claim[ranking == one]) for one in groups])
 
 
 def tau_at(rows: FittingRows, found: Claims, knot: int = -1) -> float:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fedhpo_gym.cli.console import Arg, echo, say_table
 from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
+from fedhpo_gym.core.markdown import markdown_row, markdown_table
 from fedhpo_gym.core.processor import rounding_platform, version_of
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
@@ -63,14 +64,13 @@ def _ids_pass(ids: Sequence[str]) -> bool:
     everything = [name for task in TASKS.values() for name in checks.ids(task)]
     everything += [f"{mo}{name}" for name in MANY_TASKS for mo in ("", "MO-")]
     heads = [f"{name} {version_of(name) or '(missing)'}" for name in checks.CHECKS]
-    echo(f"| id | {' | '.join(heads)} | CPU s |")
-    echo(f"|---{'|---' * len(checks.CHECKS)}|---|")
+    echo(markdown_table(["id", *heads, "CPU s"], []))
     found: list[checks.Verdict] = []
     for env_id in chosen(ids, everything):
         verdicts = {verdict.check: verdict for verdict in checks.check_id(env_id)}
         cells = [verdicts[name].outcome if name in verdicts else "–" for name in checks.CHECKS]
         seconds = sum(verdict.cpu_s for verdict in verdicts.values())
-        echo(f"| {env_id} | {' | '.join(cells)} | {seconds:.1f} |")
+        echo(markdown_row([env_id, *cells, f"{seconds:.1f}"]))
         found += verdicts.values()
     for verdict in found:
         if verdict.words:

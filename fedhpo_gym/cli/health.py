@@ -36,10 +36,11 @@ from fedhpo_gym.cli.problems import (
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, require_optional
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import searched_together
-from fedhpo_gym.evaluation.records import Fidelity, evaluation_of, validation_losses
+from fedhpo_gym.evaluation.records import Fidelity, evaluation_from_curves, validation_losses
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored import health as figures
 from fedhpo_gym.stored.catalogue import is_installed
@@ -259,9 +260,7 @@ def difficulty(
         echo(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))
     if not ids:
         echo(AFTER)
-    echo(f"| {' | '.join(DIFFICULTY_HEADS)} |\n|{'---|' * len(DIFFICULTY_HEADS)}")
-    for row in rows:
-        echo(f"| {' | '.join(row)} |")
+    echo(markdown_table(DIFFICULTY_HEADS, rows))
     return 0
 
 
@@ -381,7 +380,7 @@ def trained(task: Task, seeds: Sequence[int], cells: Sequence[Cell], draw: int) 
         own = slice(index, index + 1)
         known = (curves.metrics[own], curves.rounds, curves.diverged_at[own])
         samples = task_federation(task, seeds[of_seed]).num_samples[None]
-        answer = evaluation_of(*known, samples, (seeds[of_seed],), cells[cell][1])
+        answer = evaluation_from_curves(*known, samples, (seeds[of_seed],), cells[cell][1])
         found[cell, of_seed] = answer.mean("val", "loss")
     return found
 

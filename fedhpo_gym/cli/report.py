@@ -48,7 +48,7 @@ from fedhpo_gym.core.errors import (
     unknown_name,
 )
 from fedhpo_gym.core.files import new_file, write_text
-from fedhpo_gym.evaluation.multi_objective import volumes_known
+from fedhpo_gym.evaluation.multi_objective import can_compute_volumes
 from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import RULE, read_table
 from fedhpo_gym.records.record import Header
@@ -269,7 +269,9 @@ def regret(
         several = len(problems) > len({row[0] for row in rows}) or len(runs) < len(rows)
         heads = (*REGRET_HEADS, "arguments") if several else REGRET_HEADS
         say_table(heads, [row[: len(heads)] for row in rows])
-    if not volumes_known() and any(isinstance(r.final.reward, list | tuple) for _, r in records):
+    if not can_compute_volumes() and any(
+        isinstance(r.final.reward, list | tuple) for _, r in records
+    ):
         echo("the last column needs moocore: install the extra `fronts`")
     if trained:
         echo(
@@ -287,7 +289,7 @@ def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, .
     header, found = record.header, regret_of(record, named=named)
     variant = json.dumps(run_arguments(header), sort_keys=True)
     missing: list[Any] = [""] * len(record.steps)
-    if isinstance(record.final.reward, list | tuple) and volumes_known():
+    if isinstance(record.final.reward, list | tuple) and can_compute_volumes():
         missing = hypervolume_regret_of(record, named=named)[1].tolist()
     columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.relative.tolist(), missing)
     for trial, row in enumerate(zip(*columns, strict=True), start=1):

@@ -1,4 +1,4 @@
-"""What every part stands on: files, errors, checks, random streams and processes."""
+"""Foundations of all other packages: files, errors, checks, random streams and processes."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that imports a name's module when it is asked for."""
+    """Return a package's `__getattr__`, which imports the module of a name at its first use."""
     homes = {name: module for module, names in modules.items() for name in names.split(", ")}
 
     def attribute(name: str) -> Any:

@@ -1,10 +1,10 @@
-"""Arrays and the card that vouches for them: one npz and one JSON file, written and checked.
+"""Archives of arrays: an npz file and a JSON card that describes it, written and verified.
 
-A card names its arrays by their checksum, so new arrays never take the place of old ones.
-Replacing the card, in one step, replaces both; only then the old arrays are deleted. A reader
-opens the arrays when it reads the card, and looks again if they were deleted in between.
-
-The digest of the card, over all in it that decides what a number means, is the fingerprint of both.
+Tables, samples, surrogates, learned policies and meta-learning data are stored in this form.
+The file name of the arrays contains their checksum, so new arrays never overwrite old ones.
+Replacing the card is one atomic step that replaces both files; old arrays are deleted after it.
+A reader opens the arrays when it reads the card. If they were deleted in between, it tries again.
+The digest of a card covers all entries that affect results, and is the fingerprint of both files.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ from fedhpo_gym.core.errors import (
 )
 
 DIGEST_ENTRY = "card_sha256"
-"""Entry of a card: `card_digest` of all others."""
+"""Entry of a card that holds the `card_digest` of all others."""
 DESCRIPTIVE_ENTRIES: Mapping[str, Any] = {
     **dict.fromkeys(
         (
@@ -59,8 +59,8 @@ DESCRIPTIVE_ENTRIES: Mapping[str, Any] = {
     "claimed_best": Mapping[str, Any],
     "survival": Mapping[str, Any],
 }
-"""Entries of cards that decide no answer, with their types: dates, machines, prose, commands in
-messages, and figures that are computed of the answers."""
+"""Entries of cards that do not affect results, with their types: dates, machines, prose, commands
+for messages, and figures that are computed from the results."""
 UNDIGESTED_ENTRIES = frozenset({DIGEST_ENTRY, "arrays", *DESCRIPTIVE_ENTRIES})
 
 EMBEDDED_FOLDER = Path(__file__).parents[1] / "stored" / "data"
@@ -68,24 +68,24 @@ EMBEDDED_FOLDER = Path(__file__).parents[1] / "stored" / "data"
 SECOND_PACKAGE = "fedhpo_gym_data"
 """Package of the second distribution, which holds arrays only."""
 
-_LOOKS = 20
-"""How often a reader looks for arrays: every time in vain, a writer must have come in between."""
-_PIECE = 1 << 24
+_MAX_TRIES = 20
+"""Attempts of a reader to open the arrays: each fails only if a writer replaced them meanwhile."""
+_CHUNK_BYTES = 1 << 24
 MODEL_GROWTH = 16
-"""How many times its stored bytes a model may take: small integers become large ones."""
+"""Largest ratio of the size of a model in memory to its stored size, which uses small integers."""
 
 
 class StoredArrays:
-    """The npz file that a card names, open since the card was read: it may be replaced."""
+    """The npz file that a card names. It is open since the card was read, as it may be replaced."""
 
     def __init__(self, path: Path, descriptor: int | None, size: int) -> None:
         self.path = path
         self._size = size
         self._descriptor = descriptor
-        self._close = weakref.finalize(self, _close, descriptor)
+        self._close = weakref.finalize(self, _close_descriptor, descriptor)
 
     def require_installed(self) -> None:
-        """Check that a card of the package has its arrays on this machine."""
+        """Check that the arrays of a card of this package are on this machine."""
         if (
             self._descriptor is None
             and self.path.parent == EMBEDDED_FOLDER
@@ -104,13 +104,13 @@ class StoredArrays:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         growth: int = 1,
     ) -> dict[str, NDArray[Any]]:
-        """Return all arrays, if the file is the one that its card describes."""
-        files.max_bytes()  # a wrong variable is no damage
+        """Return all arrays, after checking that the file is the one that its card describes."""
+        files.max_bytes()  # an invalid environment variable must not be reported as damage
         self.require_installed()
         try:
             files.require_bytes(self._size, self.path)
-            content = self._content()
-            _check_sum(content, sha256)
+            content = self._read_content()
+            _require_checksum(content, sha256)
             arrays = read_npz(io.BytesIO(content), f"what is in {self.path}", shapes, growth)
             _require_numbers(arrays)
         except TooLargeError:
@@ -123,14 +123,14 @@ class StoredArrays:
         self._close()
         return arrays
 
-    def _content(self) -> bytes:
+    def _read_content(self) -> bytes:
         descriptor = self._descriptor
         if descriptor is None:
-            return _up_to(self.path, self._size)
+            return _read_at_most(self.path, self._size)
         pieces: list[bytes] = []
         position = 0
-        # Not `read`, which moves a position that forked processes would share.
-        while position <= self._size and (piece := os.pread(descriptor, _PIECE, position)):
+        # `os.read` would move a file position that forked processes share.
+        while position <= self._size and (piece := os.pread(descriptor, _CHUNK_BYTES, position)):
             pieces.append(piece)
             position += len(piece)
         return b"".join(pieces)
@@ -142,44 +142,44 @@ def _require_numbers(arrays: Mapping[str, NDArray[Any]]) -> None:
             raise ValueError(f"{name!r} must hold numbers, got {array.dtype}")
 
 
-def _close(descriptor: int | None) -> None:
+def _close_descriptor(descriptor: int | None) -> None:
     if descriptor is not None:
         os.close(descriptor)
 
 
-def _up_to(path: Path, size: int) -> bytes:
-    """Return the content of a file, but not much more than so many bytes."""
+def _read_at_most(path: Path, size: int) -> bytes:
+    """Return the content of a file; one byte more than `size` shows that it is longer."""
     with path.open("rb") as handle:
         return handle.read(size + 1)
 
 
-def _check_sum(content: bytes, sha256: str) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        raise ValueError(f"sha256 {found}, expected {sha256}")
+def _require_checksum(content: bytes, sha256: str) -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != sha256:
+        raise ValueError(f"sha256 {digest}, expected {sha256}")
 
 
 def card_digest(content: Mapping[str, Any]) -> str:
-    """Return the sha256 of what a card says, but for the entries that decide no answer."""
+    """Return the sha256 of the entries of a card that affect results."""
     counted = {name: value for name, value in content.items() if name not in UNDIGESTED_ENTRIES}
     text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def require_writable(folder: Path, what: str) -> None:
-    """Make a folder, and check before a long computation that files can be written there."""
+def require_writable(folder: Path, option: str) -> None:
+    """Create a folder, and check before a long computation that files can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise InvalidArgumentError(
-            f"{what} must be a folder where files can be written, got {folder} ({error.strerror})"
+            f"{option} must be a folder where files can be written, got {folder} ({error.strerror})"
         ) from error
 
 
 def require_writable_file(path: Path, option: str) -> None:
-    """Check before a long computation that a file can be written, and make its folder."""
+    """Create the folder of a file, and check before a long computation that it can be written."""
     require_writable(path.parent, f"{option}, without its last part,")
     if path.is_dir():
         raise InvalidArgumentError(
@@ -194,60 +194,60 @@ def write_archive(
     arrays: Mapping[str, NDArray[Any]],
     uncompressed: Container[str] = (),
 ) -> Path:
-    """Write the arrays, then `<stem>.json`, which names them; until the card is there, nothing is.
+    """Write the arrays, then the card `<stem>.json` that names them; only then the archive exists.
 
-    The same content gives the same bytes: members carry no time stamp. What no card names any more
-    is removed.
+    Equal content gives equal bytes, because members have no time stamp. Arrays that no card names
+    any more are deleted.
     """
-    content = _archived(arrays, uncompressed)
+    content = _pack_arrays(arrays, uncompressed)
     digest = hashlib.sha256(content).hexdigest()
     name = f"{stem}.{digest[:16]}.npz"
-    said = _as_read({**card, "arrays": name, "sha256": digest, "bytes": len(content)})
-    said[DIGEST_ENTRY] = card_digest(said)
+    entries = _round_trip({**card, "arrays": name, "sha256": digest, "bytes": len(content)})
+    entries[DIGEST_ENTRY] = card_digest(entries)
     path = folder / f"{stem}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    with files.sole_writer(folder) as alone:
+    with files.sole_writer(folder) as is_sole_writer:
         with files.new_file(folder / name) as file:
             file.write(content)
-        files.write_text(path, json.dumps(said, indent=1) + "\n")
-        if alone:  # else another writer may be about to name what no card names yet
+        files.write_text(path, json.dumps(entries, indent=1) + "\n")
+        if is_sole_writer:  # else another writer may be about to write the card of such arrays
             _remove_unnamed(folder, stem, name)
     return path
 
 
 def move_archive(card: Path, folder: Path) -> Path:
-    """Move a card and its arrays to a folder of the same disk, and return where the card is now.
+    """Move a card and its arrays to a folder of the same disk, and return the new path of the card.
 
-    Until the card is there, which takes the place of another of its name, nothing is.
+    The card is moved last, and replaces one of the same name.
     """
     arrays = str(files.read_json(card)["arrays"])
-    with files.sole_writer(folder) as alone:
+    with files.sole_writer(folder) as is_sole_writer:
         card.with_name(arrays).replace(folder / arrays)
         card.replace(folder / card.name)
-        if alone:
+        if is_sole_writer:
             _remove_unnamed(folder, card.name.removesuffix(".json"), arrays)
     return folder / card.name
 
 
-def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
-    """Write entries that decide no answer onto a card; its digest and its arrays stay."""
+def add_to_card(card: Path, format_version: int, entries: Mapping[str, Any]) -> None:
+    """Add entries that do not affect results to a card; its digest and its arrays stay."""
     if refused := sorted(entries.keys() - (UNDIGESTED_ENTRIES - {DIGEST_ENTRY, "arrays"})):
         raise InvalidArgumentError(
             f"`entries` must decide no answer, got {refused}; write the card and its arrays anew"
         )
     with files.sole_writer(card.parent):
-        with checked_card(card, "stored", number, "make it again") as (content, _):
-            said = {**content, **_as_read(entries)}
-        files.write_text(card, json.dumps(said, indent=1) + "\n")
+        with checked_card(card, "stored", format_version, "make it again") as (content, _):
+            extended = {**content, **_round_trip(entries)}
+        files.write_text(card, json.dumps(extended, indent=1) + "\n")
 
 
-def _as_read(card: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a card as it comes back from its file: tuples are lists, and keys are strings."""
-    said: dict[str, Any] = json.loads(json.dumps(card))
-    return said
+def _round_trip(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a card as its file will hold it: tuples become lists, and keys become strings."""
+    entries: dict[str, Any] = json.loads(json.dumps(card))
+    return entries
 
 
-def _archived(arrays: Mapping[str, NDArray[Any]], uncompressed: Container[str]) -> bytes:
+def _pack_arrays(arrays: Mapping[str, NDArray[Any]], uncompressed: Container[str]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
         for name in sorted(arrays):
@@ -260,7 +260,7 @@ def _archived(arrays: Mapping[str, NDArray[Any]], uncompressed: Container[str]) 
 
 
 def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
-    """Remove other arrays of a card, and what killed writers left."""
+    """Delete other arrays of a card, and temporary files of writers that were killed."""
     arrays = re.compile(re.escape(stem) + r"\.[0-9a-f]{16}\.npz")
     old = (path for path in folder.iterdir() if arrays.fullmatch(path.name) and path.name != name)
     for path in [*old, *files.leftover_files(folder, f"{stem}.")]:
@@ -270,39 +270,40 @@ def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
 
 @contextmanager
 def checked_card(
-    card: Path, kind: str, number: int, repair: str
+    card: Path, kind: str, format_version: int, repair: str
 ) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
-    """Give what a card says, and its arrays; what goes wrong in the body is damage of the card."""
-    files.max_bytes()  # a wrong variable is no damage
+    """Yield a card and its arrays; errors in the body are reported as damage of the card."""
+    files.max_bytes()  # an invalid environment variable must not be reported as damage
     try:
-        yield _read_pair(card, number)
+        yield _read_pair(card, format_version)
     except TooLargeError:
         raise
     except FOREIGN_ERRORS as error:
         raise DamagedDataError(
-            f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
+            f"{card} is not a {kind} card of format {format_version} ({error}); delete it and "
+            f"{repair}"
         ) from error
 
 
-def _read_pair(card: Path, number: int) -> tuple[dict[str, Any], StoredArrays]:
-    for _ in range(_LOOKS):
-        content = _read_card(card, number)
+def _read_pair(card: Path, format_version: int) -> tuple[dict[str, Any], StoredArrays]:
+    for _ in range(_MAX_TRIES):
+        content = _read_card(card, format_version)
         path, size = arrays_path(card, content), content["bytes"]
         with suppress(OSError):
             return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), size)
-    return content, StoredArrays(path, None, size)  # reading them says what is wrong
+    return content, StoredArrays(path, None, size)  # `StoredArrays.read` reports the reason
 
 
-def _read_card(card: Path, number: int) -> dict[str, Any]:
+def _read_card(card: Path, format_version: int) -> dict[str, Any]:
     files.require_bytes(card.stat().st_size, card)
-    content: dict[str, Any] = files.load_json(_up_to(card, files.max_bytes()), card)
-    if type(content["format"]) is not int or content["format"] != number:
+    content: dict[str, Any] = files.load_json(_read_at_most(card, files.max_bytes()), card)
+    if type(content["format"]) is not int or content["format"] != format_version:
         raise ValueError(f"format {content['format']!r}")
     if DIGEST_ENTRY not in content:
-        raise ValueError(f"it lacks {DIGEST_ENTRY!r}: nothing vouches for what it says")
-    if content[DIGEST_ENTRY] != (found := card_digest(content)):
+        raise ValueError(f"it lacks {DIGEST_ENTRY!r}, so its content cannot be verified")
+    if content[DIGEST_ENTRY] != (digest := card_digest(content)):
         raise ValueError(
-            f"its content has digest {found}, {DIGEST_ENTRY!r} is {content[DIGEST_ENTRY]!r:.80}"
+            f"its content has digest {digest}, {DIGEST_ENTRY!r} is {content[DIGEST_ENTRY]!r:.80}"
         )
     if type(content["bytes"]) is not int or content["bytes"] < 0:
         raise ValueError(f"`bytes` must be the size of the arrays, got {content['bytes']!r}")
@@ -324,23 +325,23 @@ def arrays_path(card: Path, content: Mapping[str, Any]) -> Path:
 
 @lru_cache(maxsize=1)
 def second_folder() -> Path | None:
-    """Return where the second distribution is: in this checkout, or installed; None for nowhere."""
+    """Return the folder of the second distribution: of this checkout, or installed, else None."""
     beside = Path(__file__).parents[2] / "data" / SECOND_PACKAGE
     if beside.is_dir():
         return beside
-    found = find_spec(SECOND_PACKAGE)
-    return None if found is None or found.origin is None else Path(found.origin).parent
+    spec = find_spec(SECOND_PACKAGE)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 _KINDS = "biufU"
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
-_READ_AT_ONCE = 1 << 12
-"""Bytes per read: the lzma module unpacks as many packed ones at once, however much they become."""
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
+_READ_BYTES = 1 << 12
+"""Bytes per read. The lzma module unpacks that many packed bytes at once, whatever their size."""
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_RAISED = (
+_READ_ERRORS = (
     ArithmeticError, EOFError, LookupError, MemoryError, SyntaxError, TypeError,
     RuntimeError,  # an encrypted member, an unknown method, a header nested too deeply
     lzma.LZMAError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
@@ -349,11 +350,11 @@ _RAISED = (
 
 def read_npz(
     file: IO[bytes],
-    what: object,
+    label: object,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     growth: int = 1,
 ) -> dict[str, NDArray[Any]]:
-    """Return all arrays of an npz file of numbers, truth values and strings."""
+    """Return all arrays of an npz file of numbers, truth values and strings; no pickle is read."""
     try:
         with zipfile.ZipFile(file) as archive:
             infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -363,19 +364,20 @@ def read_npz(
                 raise ValueError(
                     f"it must hold the arrays {sorted(shapes)}, it holds {sorted(infos)}"
                 )
-            files.require_bytes(growth * sum(info.file_size for info in infos.values()), what)
-            return {n: _array(archive, info, (shapes or {}).get(n)) for n, info in infos.items()}
+            files.require_bytes(growth * sum(info.file_size for info in infos.values()), label)
+            shapes = shapes or {}
+            return {name: _read_array(archive, i, shapes.get(name)) for name, i in infos.items()}
     except FedHPOError:
         raise
-    except _RAISED as error:
+    except _READ_ERRORS as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _array(
+def _read_array(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, expected: tuple[int, ...] | None
 ) -> NDArray[Any]:
-    """Read an array, whose header must declare as many bytes as the directory does."""
-    if info.compress_type not in _METHODS:
+    """Return one array, after checking that its header and the zip directory declare one size."""
+    if info.compress_type not in _COMPRESSIONS:
         raise ValueError(f"{info.filename!r} is compressed by method {info.compress_type}")
     with archive.open(info) as handle:
         version = np.lib.format.read_magic(handle)
@@ -390,11 +392,11 @@ def _array(
             name = info.filename.removesuffix(".npy")
             raise ValueError(f"array {name!r} has shape {shape}, expected {expected}")
         flat: NDArray[Any] = np.empty(math.prod(shape), dtype)
-        room = flat.view(np.uint8)
-        while room.size:
-            piece = np.frombuffer(handle.read(min(_READ_AT_ONCE, room.size)), np.uint8)
+        unread = flat.view(np.uint8)
+        while unread.size:
+            piece = np.frombuffer(handle.read(min(_READ_BYTES, unread.size)), np.uint8)
             if not piece.size:
                 raise EOFError(f"{info.filename!r} ends too early")
-            room[: piece.size] = piece
-            room = room[piece.size :]
+            unread[: piece.size] = piece
+            unread = unread[piece.size :]
     return flat.reshape(shape[::-1]).T if fortran_order else flat.reshape(shape)

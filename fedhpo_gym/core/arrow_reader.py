@@ -1,8 +1,8 @@
-"""A program that reads Arrow and Parquet files before others do: they may end its process.
+"""A program that validates Arrow and Parquet files, in a process that a damaged file may crash.
 
-Arrow trusts what files declare, so that changed bytes can end its process and few bytes can ask for
-gigabytes. `core.arrow_files` runs this program. It has a limit of memory, validates every batch in
-full, and copies it without compression where a folder is named. It imports nothing of this package.
+Arrow trusts the sizes that files declare: changed bytes can crash its process, and few bytes can
+request gigabytes. `core.arrow_files` runs this program. It limits its memory, validates every batch
+in full, and writes uncompressed copies if a folder is given. It imports nothing of this package.
 It reads requests from standard input, one JSON object a line, and answers each in one line.
 """
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 SOUND, TOO_LARGE = "sound", "too large"
-"""Answers; any other says what is wrong."""
+"""Answers; any other is the description of a fault."""
 ROWS = 1 << 14
 _ROOM = 1 << 29
-"""Bytes that decoding may take besides: pages, dictionaries and their copies."""
+"""Bytes that decoding needs in addition: pages, dictionaries and their copies."""
 
 
 def read_batches(path: Path) -> Iterator[Any]:
@@ -35,7 +35,7 @@ def read_batches(path: Path) -> Iterator[Any]:
 
 
 def batch_bytes(batch: Any) -> int:
-    """Return the bytes of a batch where no stored value stands for several rows."""
+    """Return the bytes of a batch once every row has a copy of its value."""
     import pyarrow as arrow
 
     size = 0
@@ -49,17 +49,17 @@ def batch_bytes(batch: Any) -> int:
 
 
 def limit_memory(size: int) -> None:
-    """Give this process so much memory besides what it has, where the system can."""
+    """Limit the additional memory of this process, where the system can."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (held * resource.getpagesize() + size, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, hard))
 
 
 def check(limit: int, files: list[str], folder: str | None) -> None:
-    """Read files in full, and copy them to `0`, `1`, ... in a folder, if there is one.
+    """Read files in full, and copy them to `0`, `1`, ... in a folder, if one is given.
 
     Raises:
         MemoryError: the data would take more memory than they may.
@@ -67,13 +67,13 @@ def check(limit: int, files: list[str], folder: str | None) -> None:
     from pyarrow import ipc
 
     limit_memory(_ROOM + 2 * limit)
-    for number, name in enumerate(files):
-        found = read_batches(Path(name))
-        schema = next(found)
+    for index, name in enumerate(files):
+        batches = read_batches(Path(name))
+        schema = next(batches)
         with ExitStack() as stack:
-            path = Path(folder) / str(number) if folder else None
+            path = Path(folder) / str(index) if folder else None
             copy = stack.enter_context(ipc.new_stream(str(path), schema)) if path else None
-            for batch in found:
+            for batch in batches:
                 batch.validate(full=True)
                 limit -= batch_bytes(batch)
                 if limit < 0:

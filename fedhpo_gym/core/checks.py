@@ -1,4 +1,11 @@
-"""How arguments are read: what counts as a number, and values as their annotations say."""
+"""Validation of arguments: each value is checked against, and converted to, its annotated type.
+
+Public functions use it through the decorator `validate_call`, frozen dataclasses through
+`check_fields` or `CheckedFields`, and everything that is read from files or options through
+`coerce`. Numbers of numpy become built-in ones, and a value that does not fit raises
+`InvalidArgumentError` with the name of the argument. `Range` and `Axes` stand beside an annotation
+and restrict a number or an array further.
+"""
 
 import inspect
 import math
@@ -31,10 +38,10 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, suggest
 
 
 def as_number(value: object) -> int | float | None:
-    """Return the built-in number that a value is, also NaN or infinity; None where it is none.
+    """Return a value as a built-in number, NaN and infinity included; None if it is no number.
 
-    Truth values and integers too large for a float are none. A numpy float gives its shortest
-    decimal: float32's 0.1 is 0.1.
+    Truth values and integers too large for a float do not count as numbers. A numpy float is
+    converted by its shortest decimal: float32's 0.1 becomes 0.1.
     """
     if type(value) is float:
         return value
@@ -44,16 +51,16 @@ def as_number(value: object) -> int | float | None:
         return float(value)
     if isinstance(value, np.floating):
         return float(str(value))
-    number = as_integer(value)
+    integer = as_integer(value)
     try:
-        float(number or 0)
+        float(integer or 0)
     except OverflowError:
         return None
-    return number
+    return integer
 
 
 def as_integer(value: object) -> int | None:
-    """Return the built-in integer that a value is, of any size; None for 3.0 and truth values."""
+    """Return a value as a built-in integer of any size; None if it is none, as 3.0 and True."""
     if type(value) is int:
         return value
     if isinstance(value, bool | np.bool_):
@@ -65,17 +72,17 @@ def as_integer(value: object) -> int | None:
 
 
 def to_plain(value: Any) -> Any:
-    """Return nested arguments as JSON takes them: numpy's numbers and arrays, enums by value."""
+    """Return nested arguments as JSON data, without numpy's numbers and arrays, or enums."""
     if isinstance(value, Mapping):
-        return {key: to_plain(one) for key, one in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(one) for one in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.bool_) or (isinstance(value, np.ndarray) and value.ndim):
         return value.tolist()
-    number = as_number(value) if isinstance(value, np.generic | np.ndarray) else None
-    return value if number is None else number
+    plain = as_number(value) if isinstance(value, np.generic | np.ndarray) else None
+    return value if plain is None else plain
 
 
 FOREIGN_ERRORS: Final = (
@@ -86,9 +93,9 @@ FOREIGN_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-"""What foreign objects may raise when they are read; too deep nesting is a RuntimeError."""
+"""Errors that foreign objects may raise when they are read; deep nesting is a RuntimeError."""
 INT_END: Final = 2**63
-"""Integers of this size and beyond fit into no int64."""
+"""Integers from here on do not fit into int64."""
 C = TypeVar("C", bound=Callable[..., Any])
 R = TypeVar("R")
 _UNIONS: Final = (Union, UnionType)
@@ -104,12 +111,13 @@ class _WrongTypeError(Exception):
 
 @dataclass(frozen=True)
 class Axes:
-    """What an array must be besides numbers, beside its annotation: `Annotated[array, Axes(2)]`.
+    """A condition on the axes of an array, beside its annotation: `Annotated[array, Axes(2)]`.
 
     Attributes:
-        least: how many axes it has at least.
-        most: and at most; None for any number.
-        empty: whether it may hold nothing.
+        least: smallest number of axes.
+        most: largest number of axes; None for no limit.
+        empty: whether it may be empty.
+        nan: whether it may hold NaN.
     """
 
     least: int = 0
@@ -117,9 +125,9 @@ class Axes:
     empty: bool = False
     nan: bool = False
 
-    def fit(self, numbers: ArrayLike) -> bool:
-        """Return whether an array of numbers is so."""
-        array = np.asarray(numbers)
+    def accepts(self, values: ArrayLike) -> bool:
+        """Return whether an array of numbers meets the condition."""
+        array = np.asarray(values)
         if array.ndim < self.least or (self.most is not None and array.ndim > self.most):
             return False
         if not array.size:
@@ -136,21 +144,21 @@ class Axes:
 
 @dataclass(frozen=True)
 class Range:
-    """What a number must be besides a number, beside its annotation: `Annotated[int, Range(1)]`.
+    """An interval for a number, beside its annotation: `Annotated[int, Range(1)]`.
 
-    `ends` says, as intervals are written, whether the ends belong to it.
+    `ends` are the brackets of the interval: "(" and ")" exclude an end.
     """
 
     low: float = -math.inf
     high: float = math.inf
     ends: Literal["[]", "(]", "[)", "()"] = "[]"
 
-    def fit(self, number: float | None) -> bool:
-        """Return whether a number is so, or there is none."""
-        if number is None:
+    def accepts(self, value: float | None) -> bool:
+        """Return whether a number lies in the interval; None always does."""
+        if value is None:
             return True
-        above = number > self.low if self.ends[0] == "(" else number >= self.low
-        return above and (number < self.high if self.ends[1] == ")" else number <= self.high)
+        above = value > self.low if self.ends[0] == "(" else value >= self.low
+        return above and (value < self.high if self.ends[1] == ")" else value <= self.high)
 
     def __str__(self) -> str:
         low, high = (str(x) if isinstance(x, int) else f"{x:g}" for x in (self.low, self.high))
@@ -163,7 +171,7 @@ class Range:
 
 
 def short_repr(value: object) -> str:
-    """Return a value as an error message shows it: never long, and never an error itself."""
+    """Return the text of a value for an error message: short, and without raising an error."""
     try:
         return _repr.repr(value)
     except FOREIGN_ERRORS:  # such as an integer of more digits than Python writes
@@ -171,35 +179,35 @@ def short_repr(value: object) -> str:
 
 
 def coerce(name: str, value: object, hint: Any) -> Any:
-    """Return a value as the type that an annotation names; numbers become built-in ones."""
+    """Return a value converted to the type of an annotation; numbers become built-in ones."""
     try:
-        return _typed(value, hint)
+        return _coerce(value, hint)
     except _WrongTypeError as error:
-        words = str(error) or _words(hint)
-        raise InvalidArgumentError(f"`{name}` must be {words}, got {short_repr(value)}") from None
+        rule = str(error) or _describe(hint)
+        raise InvalidArgumentError(f"`{name}` must be {rule}, got {short_repr(value)}") from None
 
 
 def check_fields(record: Any, form: str = "{}") -> None:
-    """Give every field of a frozen dataclass the type of its annotation, or name it in a form."""
-    hints = _hints(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
+    """Convert each field of a frozen dataclass to its annotated type; `form` names it in errors."""
+    hints = _resolve_hints(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     for field in fields(record):
         value = coerce(form.format(field.name), getattr(record, field.name), hints[field.name])
         object.__setattr__(record, field.name, value)
 
 
 class CheckedFields:
-    """Base of frozen dataclasses that do nothing but `check_fields` when they are made."""
+    """Base of frozen dataclasses whose fields are checked by `check_fields` only."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 def coerce_reals(name: str, value: object) -> NDArray[np.floating]:
-    """Return an array of real numbers, row by row; float32 stays, all else becomes float64."""
+    """Return a C-ordered array of real numbers; float32 stays, all else becomes float64."""
     if type(value) is np.ndarray and value.dtype in _FLOATS:
         return np.asarray(value, order="C")
     try:
-        return np.asarray(_as_array(value, np.floating), order="C")
+        return np.asarray(_coerce_array(value, np.floating), order="C")
     except _WrongTypeError:
         raise InvalidArgumentError(
             f"`{name}` must be an array of real numbers, got {short_repr(value)}"
@@ -207,98 +215,101 @@ def coerce_reals(name: str, value: object) -> NDArray[np.floating]:
 
 
 def validate_call(call: C) -> C:
-    """Make a public function read its arguments as the types that its annotations name.
+    """Decorate a public function so that its arguments are converted to their annotated types.
 
-    What does not fit is refused with the name of the parameter, before the function begins.
+    An argument that does not fit raises an error with its name before the function runs.
     """
 
     @wraps(call)
-    def reading(*given: Any, **by_name: Any) -> Any:
-        first, rest = _read(call, given, by_name)
-        return call(*first, **rest)
+    def validated(*args: Any, **kwargs: Any) -> Any:
+        positional, keywords = _coerce_call(call, args, kwargs)
+        return call(*positional, **keywords)
 
     for name in ("cache_clear", "cache_info"):
         if hasattr(call, name):
-            setattr(reading, name, getattr(call, name))
-    return cast("C", reading)
+            setattr(validated, name, getattr(call, name))
+    return cast("C", validated)
 
 
 def validate_failed_call(call: C) -> C:
-    """Make a public function read its arguments as `validate_call` does, once it has failed.
+    """Decorate a public function so that its arguments are converted only after it has failed.
 
-    For pure functions that environments call in every step, with arguments that fit.
+    Otherwise it works as `validate_call`. It is for pure functions that environments call in every
+    step with valid arguments, because it costs no time there.
     """
 
     @wraps(call)
-    def explaining(*given: Any, **by_name: Any) -> Any:
+    def validated(*args: Any, **kwargs: Any) -> Any:
         try:
-            return call(*given, **by_name)
+            return call(*args, **kwargs)
         except FedHPOError:
             raise
         except FOREIGN_ERRORS:
-            first, rest = _read(call, given, by_name)
-            return call(*first, **rest)
+            positional, keywords = _coerce_call(call, args, kwargs)
+            return call(*positional, **keywords)
 
-    return cast("C", explaining)
+    return cast("C", validated)
 
 
-def _read(
-    call: Callable[..., Any], given: Sequence[Any], by_name: Mapping[str, Any]
+def _coerce_call(
+    call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a call as their types, by position and by name."""
-    hints, places = _parameters(call)
-    first = [coerce(name, value, hints[name]) for name, value in zip(places, given, strict=False)]
-    rest = {name: coerce(name, value, hints.get(name, Any)) for name, value in by_name.items()}
-    return [*first, *given[len(first) :]], rest
+    """Return the arguments of a call, converted to their annotated types."""
+    hints, names = _inspect_parameters(call)
+    positional = [
+        coerce(name, value, hints[name]) for name, value in zip(names, args, strict=False)
+    ]
+    keywords = {name: coerce(name, value, hints.get(name, Any)) for name, value in kwargs.items()}
+    return [*positional, *args[len(positional) :]], keywords
 
 
 def coerce_arguments(
-    what: str, call: Callable[..., Any], given: Mapping[str, Any], others: Sequence[str] = ()
+    label: str, call: Callable[..., Any], arguments: Mapping[str, Any], ignored: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return keyword arguments as the types that a signature names; others come besides."""
-    hints = {name: hint for name, hint in parameter_types(call).items() if name not in others}
-    if unknown := [name for name in given if name not in hints]:
+    """Return keyword arguments, converted to the types of a signature without `ignored`."""
+    hints = {name: hint for name, hint in parameter_types(call).items() if name not in ignored}
+    if unknown := [name for name in arguments if name not in hints]:
         raise InvalidArgumentError(
-            f"{what} takes no argument {unknown[0]!r}.{suggest(unknown[0], hints)}"
+            f"{label} takes no argument {unknown[0]!r}.{suggest(unknown[0], hints)}"
         )
     parameters = inspect.signature(call).parameters
     for name in hints:
-        if parameters[name].default is inspect.Parameter.empty and name not in given:
-            raise InvalidArgumentError(f"{what} must be given {name!r}, got nothing of that name")
-    return {name: coerce(name, value, hints[name]) for name, value in given.items()}
+        if parameters[name].default is inspect.Parameter.empty and name not in arguments:
+            raise InvalidArgumentError(f"{label} must be given {name!r}, got nothing of that name")
+    return {name: coerce(name, value, hints[name]) for name, value in arguments.items()}
 
 
-def coerce_record(what: str, kind: type[R], given: Mapping[str, Any]) -> R:
-    """Return a dataclass of entries by name; one that is missing or unknown is refused by name."""
-    return kind(**coerce_arguments(what, kind, given))
+def coerce_record(label: str, record: type[R], entries: Mapping[str, Any]) -> R:
+    """Return a dataclass of the entries of a mapping; the error names a missing or unknown one."""
+    return record(**coerce_arguments(label, record, entries))
 
 
 @lru_cache(maxsize=512)
-def _parameters(call: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the annotations of the parameters, and the names of those given by position."""
-    named = inspect.signature(call).parameters.values()
-    return parameter_types(call), [p.name for p in named if p.kind is p.POSITIONAL_OR_KEYWORD]
+def _inspect_parameters(call: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the annotations of all parameters, and the names of the positional ones."""
+    parameters = inspect.signature(call).parameters.values()
+    return parameter_types(call), [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
 
 def parameter_types(call: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotated types of the named parameters of a function or a constructor."""
     parameters = inspect.signature(call).parameters.values()
-    hints = _hints(call.__init__ if isinstance(call, type) else call)  # type: ignore[misc]
+    hints = _resolve_hints(call.__init__ if isinstance(call, type) else call)  # type: ignore[misc]
     return {
-        one.name: hints.get(one.name, Any if one.annotation is one.empty else one.annotation)
-        for one in parameters
-        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        p.name: hints.get(p.name, Any if p.annotation is p.empty else p.annotation)
+        for p in parameters
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
 
 
 @lru_cache(maxsize=256)
-def _hints(of: Hashable) -> dict[str, Any]:
+def _resolve_hints(of: Hashable) -> dict[str, Any]:
     return get_type_hints(of, include_extras=True)
 
 
 @lru_cache(maxsize=1024)
-def _parts(hint: Hashable) -> tuple[Any, tuple[Any, ...]]:
-    """Return what an annotation is of, and what stands in its brackets."""
+def _split_hint(hint: Hashable) -> tuple[Any, tuple[Any, ...]]:
+    """Return the origin of an annotation, and the arguments in its brackets."""
     if isinstance(hint, TypeVar):
         return Any, ()
     if hint == ArrayLike:
@@ -306,81 +317,81 @@ def _parts(hint: Hashable) -> tuple[Any, tuple[Any, ...]]:
     return get_origin(hint) or (NoneType if hint is None else hint), get_args(hint)
 
 
-def _typed(value: Any, hint: Any) -> Any:
-    origin, inner = _parts(hint)
+def _coerce(value: Any, hint: Any) -> Any:
+    origin, inner = _split_hint(hint)
     if origin is Any:
         return value
-    if origin in _READERS:
-        found = _READERS[origin](value)
-        if found is None:
+    if origin in _CONVERTERS:
+        result = _CONVERTERS[origin](value)
+        if result is None:
             raise _WrongTypeError
-        return found
+        return result
     if origin in _UNIONS:
-        return _first(value, inner)
+        return _coerce_union(value, inner)
     if origin is Literal:
         if type(value) in map(type, inner) and value in inner:
             return value
         raise _WrongTypeError
     if origin is np.ndarray:
-        return _as_array(value, get_args(inner[1])[0] if inner else None)
+        return _coerce_array(value, get_args(inner[1])[0] if inner else None)
     if origin is Annotated:
-        found, rule = _typed(value, inner[0]), inner[1]
-        if isinstance(rule, Axes | Range) and not rule.fit(found):
+        result, rule = _coerce(value, inner[0]), inner[1]
+        if isinstance(rule, Axes | Range) and not rule.accepts(result):
             raise _WrongTypeError(str(rule) if isinstance(rule, Range) else "")
-        return found
-    return _contained(value, origin, inner)
+        return result
+    return _coerce_instance(value, origin, inner)
 
 
-def _contained(value: Any, origin: Any, inner: tuple[Any, ...]) -> Any:
-    """Return an instance of a class, a container's contents with their types."""
+def _coerce_instance(value: Any, origin: Any, inner: tuple[Any, ...]) -> Any:
+    """Return an instance of a class; the contents of a container are converted, too."""
     try:
         fits = isinstance(value, origin)
-    except TypeError:  # a protocol that cannot be asked for
+    except TypeError:  # a protocol that does not support `isinstance`
         return value
     if origin is Sequence and isinstance(value, np.ndarray) and value.ndim:
         value, fits = value.tolist(), value.dtype.kind in "biuf"
     if not fits:
         raise _WrongTypeError
-    return _filled(value, origin, inner) if inner else value
+    return _coerce_contents(value, origin, inner) if inner else value
 
 
-def _first(value: Any, hints: tuple[Any, ...]) -> Any:
+def _coerce_union(value: Any, hints: tuple[Any, ...]) -> Any:
     for hint in hints:
         try:
-            return _typed(value, hint)
+            return _coerce(value, hint)
         except _WrongTypeError:
             continue
     raise _WrongTypeError
 
 
-def _filled(value: Any, origin: Any, inner: tuple[Any, ...]) -> Any:
-    """Return a container whose contents have their types."""
+def _coerce_contents(value: Any, origin: Any, inner: tuple[Any, ...]) -> Any:
+    """Return a container whose contents are converted to their types."""
     if issubclass(origin, Mapping):
-        return {_typed(key, inner[0]): _typed(one, inner[1]) for key, one in value.items()}
+        return {_coerce(key, inner[0]): _coerce(item, inner[1]) for key, item in value.items()}
     if not (issubclass(origin, Sequence) or origin in (Iterable, Iterator, Collection)):
         return value
     if isinstance(value, str | bytes):
         raise _WrongTypeError
     if isinstance(value, Iterator):
-        return (coerce("item", one, inner[0]) for one in value)
+        return (coerce("item", item, inner[0]) for item in value)
     if origin is tuple and inner[-1] is not ...:
         if len(value) != len(inner):
             raise _WrongTypeError
-        return tuple(map(_typed, value, inner))
-    if inner[0] is float and all(type(one) is float for one in value):
+        return tuple(map(_coerce, value, inner))
+    if inner[0] is float and all(type(item) is float for item in value):
         return value
-    found = [_typed(one, inner[0]) for one in value]
-    return tuple(found) if isinstance(value, tuple) else found
+    items = [_coerce(item, inner[0]) for item in value]
+    return tuple(items) if isinstance(value, tuple) else items
 
 
-def _as_array(value: Any, kind: Any) -> NDArray[Any]:
-    """Return an array of numbers of a kind, such as `np.floating`; whole numbers are real ones."""
+def _coerce_array(value: Any, kind: Any) -> NDArray[Any]:
+    """Return an array of an abstract scalar type, such as `np.floating`, which admits integers."""
     try:
         array = np.asarray(value)
     except FOREIGN_ERRORS:
         raise _WrongTypeError from None
-    own = kind if isinstance(kind, type) else object
-    kinds = next((found for one, found in _KINDS.items() if issubclass(own, one)), "biuf")
+    scalar_type = kind if isinstance(kind, type) else object
+    kinds = next((k for base, k in _ARRAY_KINDS.items() if issubclass(scalar_type, base)), "biuf")
     if array.dtype.kind not in kinds and (array.size or array.dtype.kind not in "biuf"):
         raise _WrongTypeError
     if kinds == "iuf" and array.dtype not in _FLOATS:
@@ -389,13 +400,13 @@ def _as_array(value: Any, kind: Any) -> NDArray[Any]:
     return array if array.dtype.kind in kinds else array.astype(np.int64 if kinds == "iu" else bool)
 
 
-_KINDS: Final = {np.bool_: "b", np.integer: "iu", np.floating: "iuf"}
-"""Which numbers an array of each kind may hold, as numpy's letters."""
+_ARRAY_KINDS: Final = {np.bool_: "b", np.integer: "iu", np.floating: "iuf"}
+"""Letters of numpy for the dtypes that an array of each abstract type may have."""
 
 
 def _as_int(value: object) -> int | None:
-    number = as_integer(value)
-    return None if number is None or abs(number) >= INT_END else number
+    integer = as_integer(value)
+    return None if integer is None or abs(integer) >= INT_END else integer
 
 
 def _as_path(value: object) -> Path | None:
@@ -404,7 +415,7 @@ def _as_path(value: object) -> Path | None:
     return value if isinstance(value, Path) else Path(value)
 
 
-_READERS: Final[Mapping[Any, Callable[[object], Any]]] = {
+_CONVERTERS: Final[Mapping[Any, Callable[[object], Any]]] = {
     bool: lambda value: bool(value) if isinstance(value, bool | np.bool_) else None,
     int: _as_int,
     float: as_number,
@@ -413,28 +424,28 @@ _READERS: Final[Mapping[Any, Callable[[object], Any]]] = {
 }
 
 
-def _words(hint: Any) -> str:
-    """Return what an annotation asks for, as people say it."""
-    origin, inner = _parts(hint)
+def _describe(hint: Any) -> str:
+    """Return the description of an annotation in an error message."""
+    origin, inner = _split_hint(hint)
     if origin in _UNIONS:
-        return " or ".join(dict.fromkeys(map(_words, inner)))
+        return " or ".join(dict.fromkeys(map(_describe, inner)))
     if origin is Literal:
         return f"one of {list(inner)}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        values = f", each with {_words(inner[1])}" if inner and inner[1] is not Any else ""
+        values = f", each with {_describe(inner[1])}" if inner and inner[1] is not Any else ""
         return f"a mapping from names{values}"
     if isinstance(origin, type) and issubclass(origin, Sequence) and origin is not str:
-        items = f", each {_words(inner[0])}" if inner else ""
+        items = f", each {_describe(inner[0])}" if inner else ""
         return f"a list{items}"
     if origin is Annotated:
-        return f"{_words(inner[0])}{', ' * isinstance(inner[1], Range)}{inner[1]}"
+        return f"{_describe(inner[0])}{', ' * isinstance(inner[1], Range)}{inner[1]}"
     if origin is np.ndarray:
         return "an array of numbers"
     name = getattr(origin, "__name__", str(origin))
-    return _NAMES.get(origin, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
+    return _TYPE_NAMES.get(origin, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
 
 
-_NAMES: Final[Mapping[Any, str]] = {
+_TYPE_NAMES: Final[Mapping[Any, str]] = {
     bool: "true or false",
     int: "an integer that fits into 64 bits",
     float: "a number",

@@ -1,4 +1,4 @@
-"""Every exception the package raises on purpose, and the wording of unknown names."""
+"""All exceptions that the package raises on purpose, and the messages for unknown names."""
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 MAX_NAME_LENGTH = 200
 """Characters of an unknown name that a message shows."""
 MAX_NAMES = 60
-"""Known names that a message lists where none is close to what was asked for."""
+"""Known names that a message lists if none resembles the requested one."""
 
 
 class FedHPOError(Exception):
@@ -19,7 +19,7 @@ class InvalidArgumentError(FedHPOError, ValueError):
 
 
 class OffGridError(InvalidArgumentError):
-    """A value lies between the points of a grid that only knows its points."""
+    """A value lies between the points of a grid, which stores results for its points only."""
 
 
 class UnknownNameError(FedHPOError, LookupError):
@@ -39,7 +39,7 @@ class TooLargeError(DamagedDataError):
 
 
 class OtherFormatError(DamagedDataError):
-    """An intact file of another format version; the message says which, and who can read it."""
+    """An intact file of another format version; the message says which, and what can read it."""
 
 
 class MissingDependencyError(FedHPOError, ImportError):
@@ -51,23 +51,23 @@ class WorkerLostError(FedHPOError, RuntimeError):
 
 
 class WorkerTimeoutError(FedHPOError, TimeoutError):
-    """A worker process took longer than it may, and was ended."""
+    """A worker process exceeded its time limit and was ended."""
 
 
 class UnequalBitsError(FedHPOError, RuntimeError):
-    """A course has other bits beside others on this machine; the message says what to set."""
+    """A training run gives other bits in a batch than alone; the message says what to set."""
 
 
 class PeerError(FedHPOError, RuntimeError):
-    """Another framework raised an error; the message shows it, and says where its log is."""
+    """Another framework raised an error; the message shows it, and the path of its log."""
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a sentence, with a leading space, that helps after a mistyped name."""
-    names = sorted(set(known))
+def suggest(name: str, candidates: Iterable[str]) -> str:
+    """Return a sentence, with a leading space, that suggests names for an unknown one."""
+    names = sorted(set(candidates))
     by_lower = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
-    close = close or [one for one in by_lower if _initials(one) == str(name).lower()]
+    close = close or [lower for lower in by_lower if _initials(lower) == str(name).lower()]
     if close:
         return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
     if len(names) > MAX_NAMES:
@@ -77,39 +77,39 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _initials(name: str) -> str:
-    """Return "lr" of "learning_rate", and a single word as it is."""
-    words = name.split("_")
-    return "".join(word[:1] for word in words) if len(words) > 1 else name
+    """Return "lr" for "learning_rate", and a single word unchanged."""
+    parts = name.split("_")
+    return "".join(word[:1] for word in parts) if len(parts) > 1 else name
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+def unknown_name(kind: str, name: str, candidates: Iterable[str]) -> UnknownNameError:
     """Build (not raise) the error for a name that no catalogue holds."""
-    words = repr(name)
-    if len(words) > MAX_NAME_LENGTH:
-        words = f"{words[:MAX_NAME_LENGTH]}..."
-    return UnknownNameError(f"Unknown {kind} {words}.{suggest(name, known)}")
+    quoted = repr(name)
+    if len(quoted) > MAX_NAME_LENGTH:
+        quoted = f"{quoted[:MAX_NAME_LENGTH]}..."
+    return UnknownNameError(f"Unknown {kind} {quoted}.{suggest(name, candidates)}")
 
 
-def require_known(kind: str, name: str, known: Collection[str]) -> None:
+def require_known(kind: str, name: str, candidates: Collection[str]) -> None:
     """Check that a catalogue holds a name."""
-    if name not in known:
-        raise unknown_name(kind, name, known)
+    if name not in candidates:
+        raise unknown_name(kind, name, candidates)
 
 
-def missing_dependency(what: str, package: str, extra: str) -> MissingDependencyError:
+def missing_dependency(feature: str, package: str, extra: str) -> MissingDependencyError:
     """Build (not raise) the error for an optional package that is not installed."""
     return MissingDependencyError(
-        f"{what} needs {package}, which is not installed. Run `pip install '.[{extra}]'` in a "
+        f"{feature} needs {package}, which is not installed. Run `pip install '.[{extra}]'` in a "
         "checkout of fedhpo_gym, which is on no index."
     )
 
 
 @contextmanager
-def require_optional(what: str, package: str, extra: str, *modules: str) -> Iterator[None]:
-    """Say what to install when one of some modules is missing inside the `with` statement."""
+def require_optional(feature: str, package: str, extra: str, *modules: str) -> Iterator[None]:
+    """Raise `missing_dependency` if one of some modules is missing inside the `with` statement."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in modules:
             raise
-        raise missing_dependency(what, package, extra) from error
+        raise missing_dependency(feature, package, extra) from error

@@ -1,8 +1,10 @@
-"""Files and folders that appear whole or not at all, whatever ends the process that writes them.
+"""Atomic writing of files and folders, and reading of JSON, TOML and packed files within limits.
 
-What is written has a temporary name in the same folder that nobody can foresee: two writers never
-share one, and no link laid there beforehand is followed. It takes the real name when it is complete
-and on the disk. Only a process that is killed outright can leave it behind, as a `.part`.
+Every part of the package that writes or reads files uses it. A new file is complete or absent,
+whatever ends its writer: it is written under a random temporary name in the same folder, and is
+renamed once it is complete and on the disk. Two writers never share a temporary name, and a link
+that was put there beforehand is not followed. Only a killed process leaves a `.part` file behind.
+Readers check the size that a file would take in memory before they unpack or decode it.
 """
 
 import bz2
@@ -27,40 +29,42 @@ from typing import Any, Final
 from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError
 
 SUFFIX = ".part"
-_KEPT = 40
+_KEPT_CHARS = 40
 """Characters of the real name in a temporary one: names are limited to 255 bytes."""
-_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Failures of a disk, whose errors name no file; a network's have none of these numbers."""
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk, which do not name the file; errors of a network have other numbers."""
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BufferedRandom]:
-    """Give an empty binary file that takes its place when the body ends without an error."""
-    part = _temporary(path)
-    # What ends a process may come as soon as the file is there: it is removed then, too.
+    """Yield an empty binary file, which gets its real name if the body ends without an error."""
+    temporary = _temporary_path(path)
+    # An interrupt may arrive as soon as the file exists, so it is opened inside this `try`.
     try:
-        with _said_of(path):
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with _name_final_path(path):
+            descriptor = os.open(
+                temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+            )
         with naming_file(path), os.fdopen(descriptor, "w+b") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        with _said_of(path):
-            part.replace(path)
+        with _name_final_path(path):
+            temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            part.unlink()
+            temporary.unlink()
         raise
-    _sync(path.parent)
+    _sync_folder(path.parent)
 
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Name the file in errors of writing it: that of a full disk does not."""
+    """Add the path to errors of writing a file, because the error of a full disk lacks it."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _WRITING or error.filename is not None:
+        if error.errno not in _DISK_ERRORS or error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -73,7 +77,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def new_text(path: Path, text: str) -> Iterator[None]:
-    """Have a text on the disk, which takes its place when the body ends without an error."""
+    """Write a text to the disk, which gets its real name if the body ends without an error."""
     with new_file(path) as handle:
         handle.write(text.encode("utf-8"))
         handle.flush()
@@ -83,26 +87,26 @@ def new_text(path: Path, text: str) -> Iterator[None]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder that takes its place when the body ends without an error."""
+    """Yield an empty folder, which gets its real name if the body ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = _temporary(path)
-    with _said_of(path):
-        part.mkdir()
+    temporary = _temporary_path(path)
+    with _name_final_path(path):
+        temporary.mkdir()
     try:
-        yield part
-        with _said_of(path):
-            part.replace(path)
+        yield temporary
+        with _name_final_path(path):
+            temporary.replace(path)
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _sync(path.parent)
+    _sync_folder(path.parent)
 
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[bool]:
-    """Wait until no other process writes to a folder in such a body, and keep the others waiting.
+    """Hold an exclusive lock on a folder in the body, after waiting for other holders.
 
-    Gives whether that holds: some file systems, and systems, cannot lock a folder.
+    Yields whether the folder is locked: some file systems, and systems, cannot lock a folder.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -122,25 +126,25 @@ def sole_writer(folder: Path) -> Iterator[bool]:
 
 
 def leftover_files(folder: Path, beginning: str) -> list[Path]:
-    """Return the temporary files for names that begin so; the sole writer of a folder may ask."""
-    return list(folder.glob(f".{glob.escape(beginning[:_KEPT])}*{SUFFIX}"))
+    """Return the temporary files for names with a beginning; only the sole writer may call it."""
+    return list(folder.glob(f".{glob.escape(beginning[:_KEPT_CHARS])}*{SUFFIX}"))
 
 
 @contextmanager
-def _said_of(path: Path) -> Iterator[None]:
-    """Name the file that was asked for in an error that names its temporary form."""
+def _name_final_path(path: Path) -> Iterator[None]:
+    """Replace the temporary path in errors by the real one."""
     try:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name[:_KEPT]}.{secrets.token_hex(8)}{SUFFIX}")
+def _temporary_path(path: Path) -> Path:
+    return path.with_name(f".{path.name[:_KEPT_CHARS]}.{secrets.token_hex(8)}{SUFFIX}")
 
 
-def _sync(folder: Path) -> None:
-    """Write the names in a folder to the disk, where the system can."""
+def _sync_folder(folder: Path) -> None:
+    """Flush the directory entries of a folder to the disk, where the system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -153,9 +157,9 @@ MAX_BYTES_VARIABLE = "FEDHPO_GYM_MAX_BYTES"
 DEFAULT_MAX_BYTES = 1 << 29
 """512 MiB: all arrays of a file, uncompressed, or the text of a json file."""
 
-_VALUE, _CONTAINER = 64, 256
-"""About the bytes of a number or a short string in a list, and of a list or a dictionary."""
-_MOST_DIGITS = 18
+_VALUE_BYTES, _CONTAINER_BYTES = 64, 256
+"""Approximate bytes of a number or a short string in a list, and of a list or a dictionary."""
+_MAX_DIGITS = 18
 
 
 def cache_folder(name: str) -> Path:
@@ -164,24 +168,24 @@ def cache_folder(name: str) -> Path:
 
 
 def expand_home(folder: str) -> Path:
-    """Return a folder whose name may begin with ~; one that cannot be where nobody has a home."""
+    """Return a folder with its ~ expanded; one that cannot exist if the user has no home."""
     try:
         return Path(folder).expanduser()
-    except RuntimeError:  # a user of a container that no file of passwords names
+    except RuntimeError:  # a container's user without an entry in /etc/passwd
         return Path(os.devnull, folder.lstrip("~/"))
 
 
 def path_exists(path: Path) -> bool:
-    """Return whether there is a file or folder that can be reached.
+    """Return whether a file or folder exists and can be reached.
 
-    `Path.exists` raises for a name that is too long, and below a folder that may not be entered,
-    such as the home of another user: nothing of this user is there.
+    `Path.exists` raises for a name that is too long and below a folder without permission, such as
+    the home of another user. This function returns False there.
     """
     return os.path.exists(path)  # noqa: PTH110
 
 
 def matching_files(folder: Path, pattern: str) -> list[Path]:
-    """Return the sorted paths in a folder that match; none where it cannot be read."""
+    """Return the sorted paths in a folder that match a pattern; none if it cannot be read."""
     try:
         return sorted(folder.glob(pattern))
     except OSError:
@@ -189,43 +193,48 @@ def matching_files(folder: Path, pattern: str) -> list[Path]:
 
 
 def max_bytes() -> int:
-    """Return how many bytes a file may stand for: `FEDHPO_GYM_MAX_BYTES`, else 512 MiB."""
+    """Return the largest size of a file's content: `FEDHPO_GYM_MAX_BYTES`, else 512 MiB."""
     text = os.environ.get(MAX_BYTES_VARIABLE, "").strip()
     if not text:
         return DEFAULT_MAX_BYTES
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
-    if number < 1:
+    limit = int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0
+    if limit < 1:
         raise InvalidArgumentError(
-            f"`{MAX_BYTES_VARIABLE}` must be a positive number of bytes, of at most {_MOST_DIGITS} "
+            f"`{MAX_BYTES_VARIABLE}` must be a positive number of bytes, of at most {_MAX_DIGITS} "
             f"digits, got {text[:40]!r}"
         )
-    return number
+    return limit
 
 
-def require_bytes(size: int, what: object) -> None:
-    """Check that something of this size may be read."""
+def require_bytes(size: int, label: object) -> None:
+    """Check that content of this size may be read."""
     limit = max_bytes()
     if size > limit:
         raise TooLargeError(
-            f"{what} would take {size:,} bytes, and {limit:,} may be read; if it is genuine, set "
+            f"{label} would take {size:,} bytes, and {limit:,} may be read; if it is genuine, set "
             f"the environment variable `{MAX_BYTES_VARIABLE}` to {size} or more"
         )
 
 
 def read_json(path: Path) -> Any:
-    """Return what a json file says, if it fits into memory."""
+    """Return the content of a JSON file, if it is within the size limit."""
     require_bytes(path.stat().st_size, path)
     return load_json(path.read_bytes(), path)
 
 
 def load_json(
-    content: bytes, what: object, share: int = 1, parse_constant: Callable[[str], Any] | None = None
+    content: bytes,
+    label: object,
+    share: int = 1,
+    parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Return what a json text says, if its text and its values fit into memory."""
-    require_bytes(len(content), what)
+    """Return the content of a JSON text, if the text and its values are within the size limit."""
+    require_bytes(len(content), label)
     containers = content.count(b"[") + content.count(b"{")
     values = content.count(b",") + containers
-    require_bytes((_VALUE * values + _CONTAINER * containers) // share, f"{what}, decoded,")
+    require_bytes(
+        (_VALUE_BYTES * values + _CONTAINER_BYTES * containers) // share, f"{label}, decoded,"
+    )
     try:
         return json.loads(content, parse_constant=parse_constant)
     except RecursionError as error:
@@ -233,44 +242,44 @@ def load_json(
 
 
 GROWTH: Final = 64
-"""Bytes that each byte of a file may stand for. Text packs about 3 to 20 times."""
-_PACKED: Final[Mapping[str, Callable[[io.BytesIO], Any]]] = {
+"""Largest ratio of unpacked to packed size. Text packs by a factor of about 3 to 20."""
+_OPENERS: Final[Mapping[str, Callable[[io.BytesIO], Any]]] = {
     ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open,
 }  # fmt: skip
-_PIECE: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 
 
 def growth_limit(stored: int) -> int:
-    """Return the bytes that a file of a size may stand for: `GROWTH` times it, or 64 MiB."""
+    """Return the largest unpacked size of a file: `GROWTH` times its size, or 64 MiB."""
     return max(max_bytes() // 8, GROWTH * stored)
 
 
-def require_growth(size: int, stored: int, what: object) -> None:
-    """Check that unpacked or decoded data are in proportion to the size of their file."""
+def require_growth(size: int, stored: int, label: object) -> None:
+    """Check that unpacked or decoded data are in proportion to their file of `stored` bytes."""
     if size > (limit := growth_limit(stored)):
         raise TooLargeError(
-            f"{what} of {stored:,} bytes would take {size:,} bytes or more, and {limit:,} may be "
+            f"{label} of {stored:,} bytes would take {size:,} bytes or more, and {limit:,} may be "
             f"read; if it is genuine, set the environment variable `{MAX_BYTES_VARIABLE}` to "
             f"{8 * size} or more"
         )
 
 
-def read_unpacked(path: Path | zipfile.Path, most: int | None = None) -> bytes:
+def read_unpacked(path: Path | zipfile.Path, max_size: int | None = None) -> bytes:
     """Return the content of a file, unpacked if its name ends in .gz, .bz2 or .xz.
 
     Raises:
-        TooLargeError: the unpacked content is out of proportion, or has more than `most` bytes.
+        TooLargeError: the unpacked content is too large for its file, or exceeds `max_size` bytes.
         OSError, EOFError, lzma.LZMAError, zlib.error: the file is damaged, or cannot be read.
     """
     content = path.read_bytes()
-    if path.suffix not in _PACKED:
+    if path.suffix not in _OPENERS:
         return content
     pieces, size = [], 0
-    with _PACKED[path.suffix](io.BytesIO(content)) as handle:
-        while piece := handle.read(_PIECE):
+    with _OPENERS[path.suffix](io.BytesIO(content)) as handle:
+        while piece := handle.read(_CHUNK_BYTES):
             size += len(piece)
             require_growth(size, len(content), path)
-            if most is not None and size > most:
+            if max_size is not None and size > max_size:
                 require_bytes(size, path)
             pieces.append(piece)
     return b"".join(pieces)
@@ -279,22 +288,24 @@ def read_unpacked(path: Path | zipfile.Path, most: int | None = None) -> bytes:
 def require_zip_growth(archive: zipfile.ZipFile) -> None:
     """Check that the members of a zip file are in proportion to its size."""
     path = Path(archive.filename or "")
-    require_growth(sum(one.file_size for one in archive.infolist()), path.stat().st_size, path)
+    require_growth(
+        sum(member.file_size for member in archive.infolist()), path.stat().st_size, path
+    )
 
 
 MAX_TOML_BYTES: Final = 1 << 19
-"""Bytes of a TOML file: Python reads about a million a second."""
-_MOST_PARTS: Final = 9
-_TEXTS: Final = re.compile(
+"""Largest size of a TOML file in bytes: Python parses about a million a second."""
+_MAX_KEY_PARTS: Final = 9
+_STRINGS_AND_COMMENTS: Final = re.compile(
     r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|\'\'\'.*?(?:\'{3,5}|\Z)'
     r'|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
     re.DOTALL,
 )
-_CHAIN: Final = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}")
+_LONG_KEY: Final = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS}}}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file says, in a time that its size bounds.
+    """Return the content of a TOML file, in time that is linear in its size.
 
     Raises:
         ValueError: it is not TOML, too long, or nested too deeply.
@@ -305,13 +316,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def load_toml(content: bytes) -> dict[str, Any]:
-    """Return what a TOML text says; see `read_toml`."""
+    """Return the content of a TOML text; see `read_toml`."""
     if len(content) > MAX_TOML_BYTES:
         raise ValueError(f"it must have at most {MAX_TOML_BYTES:,} bytes")
     text = content.decode("utf-8")
-    # The time that the parser takes for a key grows with the square of its parts.
-    if _CHAIN.search(_TEXTS.sub("s", text)):
-        raise ValueError(f"its keys must have at most {_MOST_PARTS} parts")
+    # The time of the parser grows with the square of the number of parts of a dotted key.
+    if _LONG_KEY.search(_STRINGS_AND_COMMENTS.sub("s", text)):
+        raise ValueError(f"its keys must have at most {_MAX_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError as error:

@@ -1,7 +1,9 @@
-"""What users add by name to the sealed catalogues, and `module:name` where a name is taken.
+"""Registration of plugins: tasks, models, algorithms, agents and others that users add by name.
 
-Installed packages add theirs by an entry point of the group `fedhpo_gym`, whose module registers
-them when it is imported. Files and records never name a module: only who calls does.
+The catalogues of the package are sealed, and a `Registry` beside each holds the additions of users.
+Installed packages register theirs through an entry point of the group `fedhpo_gym`, whose module is
+imported. A caller may also write `module:name`, which is imported and run. For safety, files and
+records never name a module. Worker processes import the same modules through `import_plugins`.
 """
 
 import importlib
@@ -23,24 +25,24 @@ V = TypeVar("V")
 
 
 class LazyDict(MutableMapping[str, V]):
-    """What behaves like a dictionary, and makes each value when it is first asked for."""
+    """A dictionary that creates each value at its first use."""
 
     def __init__(self, makers: Mapping[str, Callable[[], V]]) -> None:
         self._makers = dict(makers)
-        self._made: dict[str, V] = {}
+        self._values: dict[str, V] = {}
 
     def __getitem__(self, key: str) -> V:
-        if key not in self._made:
-            self._made[key] = self._makers[key]()
-        return self._made[key]
+        if key not in self._values:
+            self._values[key] = self._makers[key]()
+        return self._values[key]
 
     def __setitem__(self, key: str, value: V) -> None:
         self._makers[key] = lambda: value
-        self._made[key] = value
+        self._values[key] = value
 
     def __delitem__(self, key: str) -> None:
         del self._makers[key]
-        self._made.pop(key, None)
+        self._values.pop(key, None)
 
     def __contains__(self, key: object) -> bool:
         return key in self._makers
@@ -56,22 +58,22 @@ class LazyDict(MutableMapping[str, V]):
 
 
 ENTRY_POINT_GROUP: Final = "fedhpo_gym"
-"""Group of entry points, each a module to import."""
+"""Group of entry points; each names a module to import."""
 
 _modules: dict[str, None] = {}
 
 
 class Registry(LazyDict[V]):
-    """What users add to one sealed catalogue, by name; who adds a name again replaces it."""
+    """The additions of users to one sealed catalogue, by name; a later one replaces an earlier."""
 
     def __init__(self, kind: str, sealed: Callable[[], Collection[str]]) -> None:
-        """Hold things of a kind, whose names are none of the sealed ones."""
+        """Hold plugins of a kind, whose names must differ from the sealed ones."""
         super().__init__({})
         self._kind = kind
         self._sealed = sealed
 
     def add(self, name: str, make: Callable[[], V]) -> None:
-        """Add what is made when it is first asked for."""
+        """Add a value that `make` creates at its first use."""
         if not re.fullmatch(r"\w[\w.-]{0,99}", name):
             raise InvalidArgumentError(
                 f"the name of your own {self._kind} must have letters, digits, '-', '_' or '.' "
@@ -83,42 +85,42 @@ class Registry(LazyDict[V]):
                 "choose another"
             )
         self._makers[name] = make
-        self._made.pop(name, None)
-        _note_module()
+        self._values.pop(name, None)
+        _remember_module()
 
 
 _callers_names: dict[str, str] = {}
 
 
-def note_plugin(register: Callable[[Any], object], name: str, registered: str) -> None:
-    """Remember that `register` was called with what `module:name` names: workers call it, too."""
+def remember_plugin(register: Callable[[Any], object], name: str, registered: str) -> None:
+    """Remember a call of `register` with the object `module:name`, which workers repeat."""
     _modules[f"{register.__module__}:{register.__qualname__}={name}"] = None
     _callers_names[registered] = name
 
 
 def callers_name(registered: str) -> str:
-    """Return the `module:name` by which a caller has named what is registered, or its own name."""
+    """Return the `module:name` by which a caller named a plugin, or its registered name."""
     return _callers_names.get(registered, registered)
 
 
 def is_named(name: str) -> bool:
-    """Return whether a caller has named `module:name` in this process."""
+    """Return whether a caller has used this `module:name` in this process."""
     return any(entry.endswith(f"={name}") for entry in _modules)
 
 
-def _note_module() -> None:
-    """Remember the module outside the package that registers something: workers import it."""
+def _remember_module() -> None:
+    """Remember the module outside the package that registers a plugin: workers import it."""
     frame = sys._getframe(1)
     while (name := frame.f_globals.get("__name__", "")).partition(".")[
         0
     ] == ENTRY_POINT_GROUP and frame.f_back:
         frame = frame.f_back
-    # What the package registers while it is imported, every process registers by itself.
-    if name in sys.modules and name.partition(".")[0] not in _NO_PLUGINS:
+    # Registrations during the import of the package happen in every process anyway.
+    if name in sys.modules and name.partition(".")[0] not in _NEVER_PLUGINS:
         _modules[name] = None
 
 
-_NO_PLUGINS: Final = (
+_NEVER_PLUGINS: Final = (
     "__main__",
     "__mp_main__",
     ENTRY_POINT_GROUP,
@@ -129,15 +131,15 @@ _NO_PLUGINS: Final = (
 
 
 def plugin_modules() -> tuple[str, ...]:
-    """Return the modules that have registered something here, and calls that have."""
+    """Return the modules, and the calls, that have registered plugins in this process."""
     return tuple(_modules)
 
 
 def import_plugins(modules: Iterable[str]) -> None:
-    """Register what `plugin_modules` of the process that started this one names."""
+    """Repeat the registrations of `plugin_modules` of the process that started this one."""
     for name in modules:
         register, _, target = name.rpartition("=")
-        _try(partial(_register, register, target), f"the module {target}")
+        _load_or_warn(partial(_register, register, target), f"the module {target}")
 
 
 def _register(register: str, target: str) -> None:
@@ -149,49 +151,51 @@ def _register(register: str, target: str) -> None:
 
 
 def load_entry_points() -> None:
-    """Import what installed packages add; one that fails is named in a warning and left out."""
-    for found in _entry_points():
-        _try(found.load, f"{found.value} of the entry point {found.name!r}")
+    """Import the plugins of installed packages; one that fails is omitted with a warning."""
+    for entry_point in _readable_entry_points():
+        _load_or_warn(
+            entry_point.load, f"{entry_point.value} of the entry point {entry_point.name!r}"
+        )
 
 
-def _entry_points() -> Iterable[EntryPoint]:
-    """Return the entry points of all installed packages whose list of them can be read."""
+def _readable_entry_points() -> Iterable[EntryPoint]:
+    """Return the entry points of all installed packages whose metadata can be read."""
     with suppress(*FOREIGN_ERRORS):
         return entry_points(group=ENTRY_POINT_GROUP)
-    found: dict[tuple[str, str], EntryPoint] = {}
+    readable: dict[tuple[str, str], EntryPoint] = {}
     for package in distributions():
 
         def read(package: Distribution = package) -> None:
-            for one in package.entry_points.select(group=ENTRY_POINT_GROUP):
-                found.setdefault((one.name, one.value), one)
+            for entry_point in package.entry_points.select(group=ENTRY_POINT_GROUP):
+                readable.setdefault((entry_point.name, entry_point.value), entry_point)
 
-        _try(read, f"what an `entry_points.txt` lists in {package.locate_file('')}")
-    return found.values()
+        _load_or_warn(read, f"what an `entry_points.txt` lists in {package.locate_file('')}")
+    return readable.values()
 
 
 def qualified_source(call: Callable[..., object]) -> str:
-    """Return what a function is called and its source, where there is one: another is another."""
-    place = f"{call.__module__}:{call.__qualname__}"
+    """Return the qualified name of a function and its source, if any: a changed one differs."""
+    qualified_name = f"{call.__module__}:{call.__qualname__}"
     with suppress(OSError, TypeError):
-        return f"{place} {inspect.getsource(call)}"
-    return place
+        return f"{qualified_name} {inspect.getsource(call)}"
+    return qualified_name
 
 
-def _try(load: Callable[[], object], what: str) -> None:
+def _load_or_warn(load: Callable[[], object], label: str) -> None:
     try:
         load()
     except KeyboardInterrupt:  # a Ctrl-C of the user
         raise
-    except BaseException as error:  # noqa: BLE001 - what is wrong is not with us
+    except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
         try:
-            words = repr(error)
-        except Exception:  # noqa: BLE001 - nor is how it is shown
-            words = type(error).__name__
-        warnings.warn(f"{what} cannot be imported and is left out: {words}", stacklevel=3)
+            reason = repr(error)
+        except Exception:  # noqa: BLE001 - its `repr` may fail, too
+            reason = type(error).__name__
+        warnings.warn(f"{label} cannot be imported and is left out: {reason}", stacklevel=3)
 
 
 def require_subclass(argument: str, name: str, kind: Any, base: type, method: str) -> None:
-    """Check that a user's class is what a catalogue takes, with attributes of the right types."""
+    """Check that a user's class is a complete subclass, with attributes of the right types."""
     if not (isinstance(kind, type) and issubclass(kind, base)) or inspect.isabstract(kind):
         raise InvalidArgumentError(
             f"`{argument}` must be a subclass of {base.__module__.rpartition('.')[0]}."
@@ -202,29 +206,31 @@ def require_subclass(argument: str, name: str, kind: Any, base: type, method: st
         coerce(f"{name}.{attribute}", getattr(kind, attribute, None), value_type)
 
 
-def import_named(argument: str, what: str, name: str) -> Any:
-    """Import what `module:name` names; the module is run, so only a caller may choose it."""
+def import_named(argument: str, role: str, name: str) -> Any:
+    """Import the object `module:name`. This runs the module, so only a caller may choose it."""
     module, _, attribute = name.partition(":")
-    rule = f"`{argument}` must name {what} as module:name, got {short_repr(name)}"
-    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+    rule = f"`{argument}` must name {role} as module:name, got {short_repr(name)}"
+    if not all(identifier.isidentifier() for identifier in (*module.split("."), attribute)):
         raise InvalidArgumentError(f"{rule}; write it as `mine:Greedy` for `Greedy` of mine.py")
     import_module(rule, module)
-    found = getattr(sys.modules[module], attribute, None)
-    if found is None:
+    value = getattr(sys.modules[module], attribute, None)
+    if value is None:
         raise InvalidArgumentError(f"{rule}; {sys.modules[module]} has no {attribute}")
-    return found
+    return value
 
 
 def import_module(rule: str, module: str) -> None:
-    """Import a module that a caller named, also from the working folder."""
+    """Import a module that a caller chose, also from the working folder."""
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # the last place: no file here hides a library
+        sys.path.append(here)  # last, so that no file there hides a library
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        words = f"importing it raised {type(error).__name__}: {error}".splitlines()[0]
+        reason = f"importing it raised {type(error).__name__}: {error}".splitlines()[0]
         advice = f"`python -c 'import {module}'` shows where"
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            words = f"there is no module {error.name!r} in the working folder or on the Python path"
+            reason = (
+                f"there is no module {error.name!r} in the working folder or on the Python path"
+            )
             advice = "go to its folder, or add that to PYTHONPATH"
-        raise InvalidArgumentError(f"{rule}; {words}: {advice}") from error
+        raise InvalidArgumentError(f"{rule}; {reason}: {advice}") from error

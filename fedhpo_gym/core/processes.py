@@ -1,8 +1,9 @@
-"""Jobs in worker processes: one each at a time, and an interrupt ends them all within seconds.
+"""Jobs in worker processes, one at a time each; an interrupt ends all of them within seconds.
 
-The executors of the standard library hand out jobs ahead and compute all of them before an
-interrupt or an error gets through. Here a worker gets a job when it is idle, and whatever ends the
-crew ends its workers, so jobs must leave their results whole or not at all.
+`fedhpo-gym build` and the studies run their jobs through `WorkerPool`, or on a cluster through
+`run_on_cluster`. The executors of the standard library assign jobs ahead, and compute all of those
+before an interrupt or an error takes effect. Here a worker gets a job only when it is idle, and its
+process is terminated when the pool closes. Jobs must therefore write their results atomically.
 """
 
 import math
@@ -35,22 +36,22 @@ if TYPE_CHECKING:
     from distributed import Client
 
 GRACE_S = 2.0
-"""Seconds that workers have to remove what they were writing."""
+"""Seconds in which terminated workers may delete their temporary files."""
 
 J_contra = TypeVar("J_contra", contravariant=True)
 J = TypeVar("J")
 
 
 class JobFunction(Protocol[J_contra]):
-    """What workers do with a job; it and the jobs go to other processes, so they are pickled."""
+    """The function that workers apply to each job; it and the jobs are pickled."""
 
     def __call__(self, job: J_contra, advance: Callable[[], None], /) -> Any:
-        """Do a job, calling `advance` as it gets on, and return what the caller should know."""
+        """Do a job, call `advance` to report progress, and return a result for the caller."""
 
 
 @dataclass(frozen=True)
 class JobResult(Generic[J]):
-    """How a job ended: what it returned, or what it raised or became of its worker."""
+    """How a job ended: its result, or the error that it raised or that ended its worker."""
 
     job: J
     result: Any = None
@@ -85,7 +86,7 @@ class WorkerPool(Generic[J]):
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
         workers, self._workers = self._workers, []
         processes = [worker.process for worker in workers]
@@ -99,55 +100,55 @@ class WorkerPool(Generic[J]):
             for process in processes:
                 process.kill()
 
-    def do(self, jobs: Iterable[J], advance: Callable[[], None]) -> list[Any]:
-        """Do jobs, in their order, and return what they returned, in the order they ended."""
+    def run(self, jobs: Iterable[J], advance: Callable[[], None]) -> list[Any]:
+        """Start jobs in their order, and return their results in the order of completion."""
         results = []
-        for done in self.each(jobs, advance):
-            if done.error is not None:
-                raise done.error
-            results.append(done.result)
+        for job_result in self.run_each(jobs, advance):
+            if job_result.error is not None:
+                raise job_result.error
+            results.append(job_result.result)
         return results
 
-    def each(
+    def run_each(
         self, jobs: Iterable[J], advance: Callable[[], None], timeout_s: float = math.inf
     ) -> Iterator[JobResult[J]]:
-        """Do jobs, in their order, and yield how each ended, whatever became of the others."""
+        """Start jobs in their order, and yield how each ended; a failure stops no other job."""
         waiting = deque(jobs)
         while waiting or any(worker.busy for worker in self._workers):
-            self._hand_out(waiting, timeout_s)
+            self._assign(waiting, timeout_s)
             busy = {w.connection: w for w in self._workers if w.busy}
-            first = min(worker.deadline for worker in busy.values())
-            left = None if first == math.inf else max(first - time.monotonic(), 0.0)
-            for connection in wait(list(busy), left):
-                assert isinstance(connection, Connection)  # noqa: S101 - what was given to wait
-                if done := self._heard(busy[connection], advance):
-                    yield done
+            deadline = min(worker.deadline for worker in busy.values())
+            remaining_s = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+            for connection in wait(list(busy), remaining_s):
+                assert isinstance(connection, Connection)  # noqa: S101 - those passed to `wait`
+                if job_result := self._receive(busy[connection], advance):
+                    yield job_result
             for worker in busy.values():
                 if worker.busy and time.monotonic() >= worker.deadline:
-                    yield self._timed_out(worker, timeout_s)
+                    yield self._end_overdue(worker, timeout_s)
 
-    def _heard(self, worker: _Worker, advance: Callable[[], None]) -> JobResult[J] | None:
-        """Take in what a worker says; return how its job ended, if it did."""
+    def _receive(self, worker: _Worker, advance: Callable[[], None]) -> JobResult[J] | None:
+        """Handle one message of a worker; return how its job ended, if it has."""
         try:
-            said, content = worker.connection.recv()
+            event, content = worker.connection.recv()
         except (EOFError, OSError) as error:
-            lost = self._lost(worker)
-            lost.__cause__ = error
-            if not self._began:  # nor would any other
-                raise lost from error
-            return JobResult(worker.jobs.pop(), error=lost)
-        if said == "started":
+            worker_lost = self._remove_lost(worker)
+            worker_lost.__cause__ = error
+            if not self._began:  # no other worker would start either
+                raise worker_lost from error
+            return JobResult(worker.jobs.pop(), error=worker_lost)
+        if event == "started":
             self._began = True
             return None
-        if said == "advanced":
+        if event == "advanced":
             advance()
             return None
         job = worker.jobs.pop()
-        if said == "failed":
+        if event == "failed":
             return JobResult(job, error=content)
         return JobResult(job, result=content)
 
-    def _lost(self, worker: _Worker) -> WorkerLostError:
+    def _remove_lost(self, worker: _Worker) -> WorkerLostError:
         self._workers.remove(worker)
         worker.process.join(GRACE_S)
         code = worker.process.exitcode
@@ -163,45 +164,43 @@ class WorkerPool(Generic[J]):
             "before is kept: run the same command again, with fewer workers"
         )
 
-    def _timed_out(self, worker: _Worker, timeout_s: float) -> JobResult[J]:
+    def _end_overdue(self, worker: _Worker, timeout_s: float) -> JobResult[J]:
         self._workers.remove(worker)
         worker.process.kill()
         worker.process.join(GRACE_S)
-        error = WorkerTimeoutError(
-            f"it took more than the {timeout_s:g} s that it may, and was ended"
-        )
+        error = WorkerTimeoutError(f"it exceeded its limit of {timeout_s:g} s, and was ended")
         return JobResult(worker.jobs.pop(), error=error)
 
-    def _hand_out(self, waiting: deque[J], timeout_s: float = math.inf) -> None:
+    def _assign(self, waiting: deque[J], timeout_s: float = math.inf) -> None:
         idle = [worker for worker in self._workers if not worker.busy]
         while waiting and (idle or len(self._workers) < self._size):
             worker = idle.pop() if idle else self._start()
             worker.jobs.append(waiting.popleft())
             worker.deadline = time.monotonic() + timeout_s
-            with suppress(OSError):  # it has ended: reading from it tells
+            with suppress(OSError):  # it has ended: `_receive` reports it
                 worker.connection.send(worker.jobs[0])
 
     def _start(self) -> _Worker:
         context = get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there,), daemon=True)
-        # An interrupt from the keyboard reaches the whole group of processes. Workers leave it to
-        # this one: they inherit that it is blocked, and here it waits until they have started.
-        resource_tracker.ensure_running()  # else starting a process would unblock it again
-        old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        local_end, worker_end = context.Pipe()
+        process = context.Process(target=_serve, args=(worker_end,), daemon=True)
+        # An interrupt from the keyboard reaches the whole group of processes, but only this one
+        # handles it: workers inherit the blocked signal, and here it waits until they have started.
+        resource_tracker.ensure_running()  # else starting a process would unblock the signal
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
-            worker = _Worker(process, here)
+            worker = _Worker(process, local_end)
             self._workers.append(worker)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, old)
-        there.close()
-        # Not an argument of the process: starting one that is killed meanwhile would wait for ever
-        # where it does not fit into a pipe.
-        with suppress(OSError):  # it has ended: reading from it tells
-            here.send(plugin_modules())
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        worker_end.close()
+        # As an argument of the process, a large function would fill the pipe, and the start would
+        # block forever if the process is killed meanwhile.
+        with suppress(OSError):  # it has ended: `_receive` reports it
+            local_end.send(plugin_modules())
             try:
-                here.send(self._work)
+                local_end.send(self._work)
             except OSError:
                 raise
             except Exception as error:
@@ -214,35 +213,35 @@ class WorkerPool(Generic[J]):
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM do in the body what an interrupt from the keyboard does, in the main thread.
+    """Handle SIGTERM in the body as an interrupt from the keyboard, if this is the main thread.
 
-    The first of either is the last: two quick ones cannot end the cleaning up halfway.
+    After the first signal both are ignored, so that a second one cannot interrupt the clean-up.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ending = (signal.SIGINT, signal.SIGTERM)
+    signals = (signal.SIGINT, signal.SIGTERM)
     interrupted = False
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def end(signum: int, frame: FrameType | None) -> None:
         nonlocal interrupted
         interrupted = True
-        for one in ending:
-            signal.signal(one, signal.SIG_IGN)
-        signal.default_int_handler(number, frame)
+        for ignored in signals:
+            signal.signal(ignored, signal.SIG_IGN)
+        signal.default_int_handler(signum, frame)
 
-    old = [signal.signal(one, end) for one in ending]
+    previous = [signal.signal(signum, end) for signum in signals]
     try:
         yield
     finally:
         if not interrupted:
-            for one, handler in zip(ending, old, strict=True):
-                signal.signal(one, handler or signal.SIG_DFL)
+            for signum, handler in zip(signals, previous, strict=True):
+                signal.signal(signum, handler or signal.SIG_DFL)
 
 
 def _serve(connection: Connection) -> None:
-    """Do jobs until the crew ends: what a worker process runs, on one thread unless told."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    """Do jobs until the pool ends: the main function of a worker process."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a worker, unless the user set it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
@@ -253,14 +252,14 @@ def _serve(connection: Connection) -> None:
             job = connection.recv()
             try:
                 message = "done", work(job, lambda: connection.send(("advanced", None)))
-            except Exception as error:  # noqa: BLE001 - the crew raises it
+            except Exception as error:  # noqa: BLE001 - the pool raises it
                 error.add_note(f"In a worker process:\n{traceback.format_exc()}")
                 message = "failed", error
             connection.send(message)
 
 
 def _end_with_parent() -> None:
-    """End a worker whose crew was killed, whether it works or waits for work."""
+    """End this worker when the process of its pool ends, even if that was killed."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -269,11 +268,11 @@ def _end_with_parent() -> None:
 
 CONNECT_S = 30.0
 EXECUTORS: Final = ("processes", "dask")
-"""Where jobs are done: on this machine, or on a cluster."""
+"""Where jobs run: on this machine, or on a cluster."""
 
 
 def check_executor(executor: str, address: str | None) -> None:
-    """Refuse an executor that does not exist, or a cluster without a scheduler."""
+    """Check that an executor exists, and that a cluster has the address of a scheduler."""
     require_known("executor", executor, EXECUTORS)
     if executor == "dask" and address is None:
         raise InvalidArgumentError(
@@ -289,8 +288,8 @@ def check_executor(executor: str, address: str | None) -> None:
 def run_on_cluster(
     call: Callable[[J], Any], jobs: Sequence[J], address: str
 ) -> Iterator[JobResult[J]]:
-    """Do jobs on a cluster, and yield how each ended, as it does."""
-    with _connected(address) as client:
+    """Run jobs on a cluster, and yield how each ended, in the order of completion."""
+    with _connect(address) as client:
         from distributed import KilledWorker, as_completed
 
         futures = {client.submit(call, job, pure=False): job for job in jobs}
@@ -307,18 +306,18 @@ def run_on_cluster(
 
 
 def require_scheduler(address: str) -> None:
-    """Check that a cluster can be had, before anything is computed for it."""
-    with _connected(address):
+    """Check that the scheduler of a cluster can be reached, before any long computation."""
+    with _connect(address):
         pass
 
 
-def _connected(address: str) -> "Client":
+def _connect(address: str) -> "Client":
     with require_optional("work on a cluster", "distributed", "cluster", "distributed"):
         from distributed import Client
         from distributed.comm import get_address_host_port
     try:
-        # A client whose address cannot be read stays half-made: when the interpreter ends, it waits
-        # a minute for a thread that is gone.
+        # Parsed first, because a client with a malformed address is left half initialised, and
+        # blocks the end of the interpreter for a minute.
         get_address_host_port(address)
         return Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:

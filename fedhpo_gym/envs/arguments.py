@@ -38,14 +38,16 @@ def with_signature_of(record: type[Any]) -> Callable[[F], F]:
     def sign(entry_point: F) -> F:
         keyword = inspect.Parameter.KEYWORD_ONLY
         added = parameter_types(record)
-        own = inspect.signature(entry_point)
-        kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        signature = inspect.signature(entry_point)
+        positional = [
+            p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         defaults = inspect.signature(record).parameters
-        new = [
+        keyword_only = [
             inspect.Parameter(name, keyword, default=defaults[name].default, annotation=hint)
             for name, hint in added.items()
         ]
-        entry_point.__signature__ = own.replace(parameters=[*kept, *new])  # type: ignore[attr-defined]
+        entry_point.__signature__ = signature.replace(parameters=[*positional, *keyword_only])  # type: ignore[attr-defined]
         entry_point.metadata = RENDERING  # type: ignore[attr-defined]
         return entry_point
 
@@ -72,10 +74,10 @@ def parse_arguments(
     record: type[R], arguments: Mapping[str, Any], others: Sequence[str] = (), needed: str = "task"
 ) -> R:
     """Make a dataclass of arguments from what a user wrote."""
-    known = {field.name for field in fields(record)}  # type: ignore[arg-type]
+    field_names = {field.name for field in fields(record)}  # type: ignore[arg-type]
     for name in arguments:
-        if name not in known:
-            hint = suggest(name, known | set(others))
+        if name not in field_names:
+            hint = suggest(name, field_names | set(others))
             raise InvalidArgumentError(f"unknown argument {name!r}.{hint}")
     if needed not in arguments:
         raise InvalidArgumentError(f"`{needed}` must name one of the catalogue, got nothing")
@@ -87,19 +89,19 @@ def chosen_options(record: object, names: Iterable[str]) -> dict[str, Any]:
 
     A caller may name an algorithm as `module:Class`, which is imported here.
     """
-    given = {name: getattr(record, name, None) for name in names}
-    if isinstance(algorithm := given.get("algorithm"), str):
-        given["algorithm"] = algorithm_name(algorithm)
-    return {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(record, name, None) for name in names}
+    if isinstance(algorithm := options.get("algorithm"), str):
+        options["algorithm"] = algorithm_name(algorithm)
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def read_options(options: object, known: Sequence[str]) -> dict[str, Any]:
+def read_options(options: object, allowed: Sequence[str]) -> dict[str, Any]:
     """Return the options of a `reset`, none where they are None."""
-    chosen = coerce("options", {} if options is None else options, Mapping[str, Any])
-    for name in chosen:
-        if name not in known:
+    entries = coerce("options", {} if options is None else options, Mapping[str, Any])
+    for name in entries:
+        if name not in allowed:
             raise InvalidArgumentError(
-                f"`options` must hold nothing but {list(known)} for this environment, got "
+                f"`options` must hold nothing but {list(allowed)} for this environment, got "
                 f"{short_repr(name)}"
             )
-    return dict(chosen)
+    return dict(entries)

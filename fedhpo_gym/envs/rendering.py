@@ -188,12 +188,16 @@ def plot_scores(figure: Any, scores: Sequence[float], title: str) -> None:
 
 
 def _points(
-    figure: Any, places: Sequence[float], values: Sequence[float], best: Sequence[float], title: str
+    figure: Any,
+    positions: Sequence[float],
+    values: Sequence[float],
+    best: Sequence[float],
+    title: str,
 ) -> Any:
     """Draw trials and the incumbents, and return the axes."""
     axes = figure.add_subplot()
-    axes.scatter(places, values, s=14, color=GREY, label="trials")
-    axes.step(places, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    axes.scatter(positions, values, s=14, color=GREY, label="trials")
+    axes.step(positions, best, where="post", color=BLUE, linewidth=2, label="incumbent")
     axes.set_title(f"{title}: {len(values)} trials", loc="left")
     # Above the axes: trials lie anywhere inside them.
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
@@ -214,8 +218,8 @@ def plot_course(
     for column, name in enumerate(names):
         values = [mean[column] for mean in means]
         # An action rules the rounds before the point that it led to.
-        drawn = [*values[:1], *values]
-        below.step(rounds[: len(drawn)], drawn, where="pre", label=name)
+        steps = [*values[:1], *values]
+        below.step(rounds[: len(steps)], steps, where="pre", label=name)
     below.set_xlim(0, horizon)
     below.xaxis.get_major_locator().set_params(integer=True)
     below.set_ylim(-1.05, 1.05)
@@ -225,14 +229,18 @@ def plot_course(
     below.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="x-small", frameon=False)
 
 
-def _scale(axes: Any, places: Sequence[float], values: Sequence[float], color: str) -> None:
+def _scale(axes: Any, positions: Sequence[float], values: Sequence[float], color: str) -> None:
     """Fit the vertical axis to usual values; a course that diverged is a mark at the rim."""
     usual = [value for value in values if value < 100 * max(median(values), 1e-12)]
     if 0 < len(usual) < len(values):
         axes.set_ylim(0.95 * min(usual), 1.05 * max(usual))
-        gone = [at for at, value in zip(places, values, strict=True) if value > max(usual)]
+        outliers = [
+            position
+            for position, value in zip(positions, values, strict=True)
+            if value > max(usual)
+        ]
         rim = {"transform": axes.get_xaxis_transform(), "clip_on": False, "color": color}
-        axes.plot(gone, [1.0] * len(gone), ls="", marker="^", **rim)
+        axes.plot(outliers, [1.0] * len(outliers), ls="", marker="^", **rim)
         values = usual
     if values and 0 < 20 * min(values) < max(values):
         axes.set_yscale("log")

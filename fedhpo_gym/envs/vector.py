@@ -22,7 +22,7 @@ from fedhpo_gym.core.checks import Range, as_integer, coerce, coerce_reals, shor
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.arguments import PlainSpec, read_options
-from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.noise import NOISE_STREAM
 from fedhpo_gym.space.dimension import ACTION_SLACK
 
 Observations = dict[str, NDArray[np.float32]]
@@ -60,26 +60,26 @@ def masked(info: Mapping[str, Any], mask: Bools) -> dict[str, Any]:
     """Return nested infos with an (n,) mask `_key` beside every `key`; zero where it is False."""
     out: dict[str, Any] = {}
     for key, value in info.items():
-        said = mask & ~np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else mask
+        is_set = mask & ~np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else mask
         if isinstance(value, dict):
             out[key] = masked(value, mask)
         else:
             out[key] = np.array(value)
-            out[key][~said] = None if out[key].dtype == object else 0
-        out[f"_{key}"] = said.copy()
+            out[key][~is_set] = None if out[key].dtype == object else 0
+        out[f"_{key}"] = is_set.copy()
     return out
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return an (n,) masked array of every key of n rows; of objects where values are strings."""
-    found = {}
+    columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         gaps = [name not in row for row in rows]
-        some = next(row[name] for row in rows if name in row)
-        values = [row.get(name, some) for row in rows]
-        kind = object if isinstance(some, str) else None
-        found[name] = np.ma.MaskedArray(np.array(values, dtype=kind), gaps)
-    return found
+        example = next(row[name] for row in rows if name in row)
+        values = [row.get(name, example) for row in rows]
+        kind = object if isinstance(example, str) else None
+        columns[name] = np.ma.MaskedArray(np.array(values, dtype=kind), gaps)
+    return columns
 
 
 def row_of(info: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -164,8 +164,8 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:
         """Start the next episode of some environments: state, and rows of `_frame`."""
-        known = self._instances
-        options = [None if known is None else {"instance": known[index]} for index in where]
+        instances = self._instances
+        options = [None if instances is None else {"instance": instances[index]} for index in where]
         self._process.restart(where, *self._draws.draw(where, seeds, options))
 
     @abstractmethod
@@ -177,11 +177,11 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
     ) -> tuple[Observations, dict[str, Any]]:
         """Start new episodes."""
         seeds = _spread(seed, self.num_envs)
-        given = read_options(options, (*self._options, "reset_mask"))
-        mask = self._reset_mask(given)
+        entries = read_options(options, (*self._options, "reset_mask"))
+        mask = self._reset_mask(entries)
         super().reset(seed=seeds[0])
         where = np.flatnonzero(mask)
-        self._instances = _spread_instances(given.get("instance"), self.num_envs)
+        self._instances = _spread_instances(entries.get("instance"), self.num_envs)
         try:
             self._restart(where, [seeds[index] for index in where])
         finally:
@@ -209,8 +209,8 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
         return (self._observations(), outcome.rewards, outcome.terminated, outcome.truncated, infos)
 
     def _check_stepped(self, index: int, steps: NDArray[np.int64]) -> None:
-        number = as_integer(index)
-        if number is None or not 0 <= number < self.num_envs or not steps[number]:
+        env_index = as_integer(index)
+        if env_index is None or not 0 <= env_index < self.num_envs or not steps[env_index]:
             raise InvalidArgumentError(
                 f"`index` must name one of {self.num_envs} environments that has stepped since its "
                 f"reset, got {short_repr(index)}"
@@ -273,15 +273,15 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
 
 def checked_number(num_envs: int) -> int:
     """Return a number of environments."""
-    number: int = coerce("num_envs", num_envs, Annotated[int, Range(1, MAX_ENVS)])
-    return number
+    count: int = coerce("num_envs", num_envs, Annotated[int, Range(1, MAX_ENVS)])
+    return count
 
 
-def checked_keys(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+def checked_keys(names: Sequence[str], allowed: Sequence[str]) -> tuple[str, ...]:
     """Return what infos say on request, of the keys that are known."""
     keys = tuple(coerce("info_keys", names, Sequence[str]))
     for name in keys:
-        require_known("info key", name, known)
+        require_known("info key", name, allowed)
     return keys
 
 
@@ -290,9 +290,9 @@ def _mode(mode: str | AutoresetMode) -> AutoresetMode:
     try:
         return AutoresetMode(mode)
     except ValueError as error:
-        known = [known.value for known in AutoresetMode]
+        modes = [modes.value for modes in AutoresetMode]
         raise InvalidArgumentError(
-            f"`autoreset_mode` must be one of {known}, got {short_repr(mode)}"
+            f"`autoreset_mode` must be one of {modes}, got {short_repr(mode)}"
         ) from error
 
 
@@ -309,24 +309,24 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
             f"`seed` must be an integer, or a list with one for each of {num_envs} environments, "
             f"got {short_repr(seed)}"
         )
-    whole = [None if one is None else as_integer(one) for one in seeds]
-    for one, number in zip(seeds, whole, strict=True):
-        if one is not None and (number is None or number < 0):
+    integers = [None if value is None else as_integer(value) for value in seeds]
+    for value, integer in zip(seeds, integers, strict=True):
+        if value is not None and (integer is None or integer < 0):
             raise InvalidArgumentError(
-                f"`seed` must be non-negative integers or None, got {short_repr(one)}"
+                f"`seed` must be non-negative integers or None, got {short_repr(value)}"
             )
-    return whole
+    return integers
 
 
-def _spread_instances(chosen: object, number: int) -> NDArray[Any] | None:
-    if chosen is None:
+def _spread_instances(instances: object, num_envs: int) -> NDArray[Any] | None:
+    if instances is None:
         return None
     try:
-        return np.broadcast_to(np.asarray(chosen, dtype=object), number)
+        return np.broadcast_to(np.asarray(instances, dtype=object), num_envs)
     except ValueError as error:
         raise InvalidArgumentError(
-            f"`options['instance']` must be one index, or one for each of {number} environments, "
-            f"got {short_repr(chosen)}"
+            f"`options['instance']` must be one index, or one for each of {num_envs} environments, "
+            f"got {short_repr(instances)}"
         ) from error
 
 
@@ -339,11 +339,11 @@ Start = Callable[[int | None], np.random.Generator]
 class EpisodeDraws:
     """Draws for each of N environments from streams of its own, which `reset` seeds."""
 
-    def __init__(self, number: int, instances: int, start: Start, *, noisy: bool) -> None:
+    def __init__(self, num_envs: int, instances: int, start: Start, *, noisy: bool) -> None:
         """Prepare for N environments whose first `reset` is still to come."""
         self._instances, self._start, self._noisy = instances, start, noisy
-        self._rngs: list[np.random.Generator | None] = [None] * number
-        self._key_rngs: list[np.random.Generator | None] = [None] * number
+        self._rngs: list[np.random.Generator | None] = [None] * num_envs
+        self._key_rngs: list[np.random.Generator | None] = [None] * num_envs
 
     def draw(
         self,
@@ -353,17 +353,19 @@ class EpisodeDraws:
     ) -> tuple[list[int], NDArray[np.int64] | None]:
         """Return the instances and the keys of the next episodes of some environments."""
         keys = np.empty(len(where), dtype=np.int64)
-        chosen: list[int] = []
+        drawn_instances: list[int] = []
         for row, index in enumerate(where.tolist()):
             if self._noisy:
-                rng = _stream_of(self._key_rngs, index, seeds[row], partial(named_stream, STREAM))
+                rng = _stream_of(
+                    self._key_rngs, index, seeds[row], partial(named_stream, NOISE_STREAM)
+                )
                 keys[row] = rng.integers(KEYS)
             if self._instances:
                 rng = _stream_of(self._rngs, index, seeds[row], self._start)
-                chosen.append(choose_instance(rng, self._instances, options[row]))
+                drawn_instances.append(choose_instance(rng, self._instances, options[row]))
             else:
                 read_options(options[row], ())
-        return chosen, keys if self._noisy else None
+        return drawn_instances, keys if self._noisy else None
 
 
 def named_stream(name: str, seed: int | None) -> np.random.Generator:
@@ -386,12 +388,12 @@ def _stream_of(
 
 
 def choose_instance(
-    rng: np.random.Generator, number: int, options: Mapping[str, Any] | None
+    rng: np.random.Generator, num_instances: int, options: Mapping[str, Any] | None
 ) -> int:
     """Return the instance of the next episode: drawn, or as the options say."""
-    chosen = read_options(options, ("instance",))
-    if "instance" not in chosen:
-        return int(rng.integers(number))
-    among = Annotated[int, Range(0, number, "[)")]
-    index: int = coerce("options['instance']", chosen["instance"], among)
+    entries = read_options(options, ("instance",))
+    if "instance" not in entries:
+        return int(rng.integers(num_instances))
+    among = Annotated[int, Range(0, num_instances, "[)")]
+    index: int = coerce("options['instance']", entries["instance"], among)
     return index

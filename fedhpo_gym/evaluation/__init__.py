@@ -1,1 +1,1 @@
-"""What an evaluation says: frozen records, and the statistics of many."""
+"""Evaluations as frozen records, their noise, and statistics of many of them."""

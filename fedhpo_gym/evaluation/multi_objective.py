@@ -1,4 +1,9 @@
-"""Pareto fronts of errors, lower is better, their volumes, rank correlation, and constraints."""
+"""Pareto fronts, hypervolumes, rank correlation and constraints of arrays of values.
+
+Environments use the constraints for rewards and incumbents, analyses the fronts and volumes.
+Errors are signed so that lower is better; only the functions of constraints take values of
+objectives in their own units. Points are arrays of the shape (points, objectives).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,19 +19,19 @@ from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_
 
 
 def non_dominated(errors: ArrayLike) -> Bools:
-    """Return which of (n, objectives) points no other point dominates: (n,); equal ones stay."""
-    distinct, inverse = np.unique(_checked("errors", errors), axis=0, return_inverse=True)
-    kept = np.ones(len(distinct), dtype=np.bool_)
-    # Sorted rows: what dominates a row stands before it.
+    """Return which of (n, objectives) points are non-dominated: (n,); equal points all are."""
+    distinct, inverse = np.unique(_check_points("errors", errors), axis=0, return_inverse=True)
+    is_optimal = np.ones(len(distinct), dtype=np.bool_)
+    # `np.unique` sorts rows, so only an earlier row can dominate a later one.
     for i, point in enumerate(distinct):
-        if kept[i]:
-            kept[i + 1 :] &= (distinct[i + 1 :] < point).any(axis=1)
-    return np.asarray(kept[inverse.reshape(-1)])
+        if is_optimal[i]:
+            is_optimal[i + 1 :] &= (distinct[i + 1 :] < point).any(axis=1)
+    return np.asarray(is_optimal[inverse.reshape(-1)])
 
 
 def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
-    """Return the volume of what (n, objectives) points dominate, up to a reference point."""
-    points = _checked("errors", errors)
+    """Return the volume that (n, objectives) points dominate, up to a reference point."""
+    points = _check_points("errors", errors)
     corner = coerce_reals("reference", reference).astype(np.float64)
     if corner.shape != points.shape[1:] or not np.isfinite(corner).all():
         raise InvalidArgumentError(
@@ -43,43 +48,46 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
     return float(moocore.hypervolume(inside, ref=corner))
 
 
-def volumes_known() -> bool:
-    """Return whether volumes of several coordinates can be computed here."""
+def can_compute_volumes() -> bool:
+    """Return whether volumes of several objectives can be computed here."""
     return find_spec("moocore") is not None
 
 
-def growing_volumes(errors: ArrayLike, reference: ArrayLike, observed: ArrayLike) -> Floats:
-    """Return the volume of the front that one believes in after each of (N, k) trials: (N,).
+def incumbent_volumes(errors: ArrayLike, reference: ArrayLike, observed: ArrayLike) -> Floats:
+    """Return the volume of the front found by noisy values after each of (N, k) trials: (N,).
 
-    Who sees noisy values picks the trials that are not dominated by these, and gets what they truly
-    are. So volumes may fall; where nothing is noisy, they never do.
+    The front holds the trials whose `observed` values are non-dominated; its volume is that of
+    their true `errors`. So volumes may fall if values are noisy, and never fall otherwise.
     """
-    points, believed = _checked("errors", errors), _checked("observed", observed)
-    if believed.shape != points.shape:
+    points, reported_points = _check_points("errors", errors), _check_points("observed", observed)
+    if reported_points.shape != points.shape:
         raise InvalidArgumentError(
-            f"`observed` must have the shape of `errors`, {points.shape}, got {believed.shape}"
+            f"`observed` must have the shape of `errors`, {points.shape}, got "
+            f"{reported_points.shape}"
         )
-    found, volume = np.zeros(len(points)), 0.0
+    volumes, volume = np.zeros(len(points)), 0.0
     front = np.empty(0, dtype=np.int64)
-    for trial, seen in enumerate(believed):
-        others = believed[front]
-        equal = (others == seen).all(axis=1)
+    for trial, reported in enumerate(reported_points):
+        front_points = reported_points[front]
+        equal = (front_points == reported).all(axis=1)
         is_known = (points[front[equal]] == points[trial]).all(axis=1).any()
-        if not is_known and not ((others <= seen).all(axis=1) & ~equal).any():
-            front = np.append(front[equal | (others < seen).any(axis=1)], trial)
+        if not is_known and not ((front_points <= reported).all(axis=1) & ~equal).any():
+            front = np.append(front[equal | (front_points < reported).any(axis=1)], trial)
             volume = hypervolume(points[front], reference)
-        found[trial] = volume
-    return found
+        volumes[trial] = volume
+    return volumes
 
 
-def attained(runs: Sequence[Floats], shares: Sequence[float]) -> dict[float, Floats]:
-    """Return the points that at least these shares of (N, k) runs attain: (M, 2) or (M, 3) each.
+def attainment_surfaces(runs: Sequence[Floats], shares: Sequence[float]) -> dict[float, Floats]:
+    """Return, for each share, the (M, k) points that at least this share of (N, k) runs attain.
 
     This is the empirical attainment function of Grunert da Fonseca, Fonseca and Hall (2001).
     """
     trials = [coerce_reals("runs", run).astype(np.float64) for run in runs]
     shapes = [run.shape for run in trials]
-    if not shapes or any(len(one) != 2 or not one[0] or one[1] not in (2, 3) for one in shapes):
+    if not shapes or any(
+        len(shape) != 2 or not shape[0] or shape[1] not in (2, 3) for shape in shapes
+    ):
         raise InvalidArgumentError(
             "`runs` must be at least one array of (trials, 2 or 3 objectives), each with a trial, "
             f"got the shapes {shapes}"
@@ -88,16 +96,18 @@ def attained(runs: Sequence[Floats], shares: Sequence[float]) -> dict[float, Flo
     with require_optional("what runs attain", "moocore", "fronts", "moocore"):
         import moocore
     fronts = [run[non_dominated(run)] for run in trials]
-    which = np.repeat(np.arange(1, len(fronts) + 1), [len(front) for front in fronts])
-    asked = [100.0 * share for share in shares]
-    found = np.asarray(moocore.eaf(np.concatenate(fronts), which, percentiles=asked))
+    run_of_point = np.repeat(np.arange(1, len(fronts) + 1), [len(front) for front in fronts])
+    percentiles = [100.0 * share for share in shares]
+    surfaces = np.asarray(
+        moocore.eaf(np.concatenate(fronts), run_of_point, percentiles=percentiles)
+    )
     return {
-        share: found[np.isclose(found[:, -1], percent)][:, :-1]
-        for share, percent in zip(shares, asked, strict=True)
+        share: surfaces[np.isclose(surfaces[:, -1], percent)][:, :-1]
+        for share, percent in zip(shares, percentiles, strict=True)
     }
 
 
-def _checked(name: str, values: ArrayLike) -> Floats:
+def _check_points(name: str, values: ArrayLike) -> Floats:
     points = coerce_reals(name, values).astype(np.float64)
     if points.ndim != 2 or not points.shape[1] or np.isnan(points).any():
         raise InvalidArgumentError(
@@ -107,49 +117,49 @@ def _checked(name: str, values: ArrayLike) -> Floats:
     return points
 
 
-_PAIRS_AT_ONCE = 1 << 22
+_MAX_PAIRS = 1 << 22
 
 
-def kendall(one: ArrayLike, other: ArrayLike) -> float:
+def kendall(first: ArrayLike, second: ArrayLike) -> float:
     """Return Kendall's rank correlation of two (n,) lists of values, corrected for ties (1945).
 
     tau-b = (C - D) / sqrt((P - T) (P - U)) of P pairs, of which C are in the same order in both
     lists, D in opposite order, T tied in one list and U in the other.
     """
-    lists = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
-    if lists[0].ndim != 1 or lists[0].shape != lists[1].shape or np.isnan(lists).any():
+    columns = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if columns[0].ndim != 1 or columns[0].shape != columns[1].shape or np.isnan(columns).any():
         raise InvalidArgumentError(
-            "`one` and `other` must be lists of numbers of one length, got the shapes "
-            f"{lists[0].shape} and {lists[1].shape}"
+            "`first` and `second` must be lists of numbers of one length, got the shapes "
+            f"{columns[0].shape} and {columns[1].shape}"
         )
-    return tau([pairs(*lists)])
+    return tau_b([count_pairs(*columns)])
 
 
-def pairs(one: Floats, other: Floats) -> tuple[float, float, float]:
-    """Return what tau-b is made of: ordered pairs of two (n,) lists."""
-    first, second = (np.unique(values, return_inverse=True)[1] for values in (one, other))
-    return _agreement(first, second), _untied(first), _untied(second)
+def count_pairs(first: Floats, second: Floats) -> tuple[float, float, float]:
+    """Return C - D, P - T and P - U of two (n,) lists (`kendall`), counting ordered pairs."""
+    ranks, others = (np.unique(values, return_inverse=True)[1] for values in (first, second))
+    return _count_agreement(ranks, others), _count_untied(ranks), _count_untied(others)
 
 
-def tau(groups: Sequence[tuple[float, float, float]]) -> float:
-    """Return tau-b within groups of `pairs`; NaN where one of the lists is tied everywhere."""
+def tau_b(groups: Sequence[tuple[float, float, float]]) -> float:
+    """Return tau-b within groups of `count_pairs`; NaN if one of the lists is tied everywhere."""
     agree, *untied = (sum(counts) for counts in zip(*groups, strict=True)) if groups else (0, 0, 0)
     product = untied[0] * untied[1]
     return float(agree / product**0.5) if product else float("nan")
 
 
-def _agreement(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
-    """Return how many more ordered pairs agree than disagree."""
-    rows = max(_PAIRS_AT_ONCE // max(len(first), 1), 1)
-    total = 0
-    for start in range(0, len(first), rows):
-        part = slice(start, start + rows)
-        signs = (np.sign(ranks[part, None] - ranks, dtype=np.float32) for ranks in (first, second))
-        total += int(np.vdot(*signs))
-    return float(total)
+def _count_agreement(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
+    """Return how many more ordered pairs agree than disagree, in blocks that fit into memory."""
+    block_size = max(_MAX_PAIRS // max(len(first), 1), 1)
+    agreement = 0
+    for start in range(0, len(first), block_size):
+        block = slice(start, start + block_size)
+        signs = (np.sign(ranks[block, None] - ranks, dtype=np.float32) for ranks in (first, second))
+        agreement += int(np.vdot(*signs))
+    return float(agreement)
 
 
-def _untied(ranks: NDArray[np.intp]) -> float:
+def _count_untied(ranks: NDArray[np.intp]) -> float:
     """Return how many ordered pairs are not tied."""
     return float(len(ranks) ** 2 - (np.bincount(ranks).astype(np.float64) ** 2).sum())
 
@@ -161,33 +171,33 @@ Limits: TypeAlias = Mapping[int, tuple[float, float]]
 
 def read_constraints(objectives: Sequence[Any], constraints: Constraints | None) -> Limits:
     """Return limit and weight of each constraint, by the position of its objective."""
-    given: object = {} if constraints is None else constraints
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+    entries: object = {} if constraints is None else constraints
+    if not isinstance(entries, Mapping) or not all(isinstance(name, str) for name in entries):
         raise InvalidArgumentError(
             "`constraints` must be a mapping from objectives to limits, such as "
-            f"{{'fairness_std': 0.1}}, got {short_repr(given)}"
+            f"{{'fairness_std': 0.1}}, got {short_repr(entries)}"
         )
     names = [objective.name for objective in objectives]
-    found = {}
-    for name, constraint in given.items():
+    limits = {}
+    for name, constraint in entries.items():
         require_known("objective of a constraint (it must be among `objectives`)", name, names)
-        place = names.index(name)
-        limit, _ = found[place] = _limit_and_weight(name, constraint)
-        low, high = objectives[place].bounds
-        worse = (limit > high) if objectives[place].minimize else (limit < low)
-        # Beyond the worse bound a limit would never be broken: 5 where 5 % is meant.
-        if not low <= limit <= high and not (objectives[place].open_ended and worse):
+        column = names.index(name)
+        limit, _ = limits[column] = _read_limit_and_weight(name, constraint)
+        low, high = objectives[column].bounds
+        worse = (limit > high) if objectives[column].minimize else (limit < low)
+        # A limit beyond the worse bound could never be violated, such as 5 for 5 %.
+        if not low <= limit <= high and not (objectives[column].open_ended and worse):
             raise InvalidArgumentError(
-                f"limit of constraint {name!r} must be one that can be kept and broken: values "
+                f"limit of constraint {name!r} must be one that can be met and violated: values "
                 f"are in [{low:g}, {high:g}], got {limit:g}; `fedhpo-gym show ID` lists limits"
             )
-    return found
+    return limits
 
 
 def excesses(objectives: Sequence[Any], limits: Limits, values: Floats) -> dict[str, Floats]:
-    """Return by how much each of (..., m) values exceeds each limit, in the objective's own unit.
+    """Return by how much each of (..., m) values exceeds each limit, in the unit of its objective.
 
-    It is 0 where the limit is kept, and infinite for NaN.
+    It is 0 if the limit is met, and infinite for NaN.
     """
     amounts = {}
     for column, (limit, _) in limits.items():
@@ -213,17 +223,19 @@ def violations(objectives: Sequence[Any], limits: Limits, values: Floats) -> Flo
 
 
 def is_better(violation: Floats, error: Floats, than: tuple[Floats, Floats]) -> NDArray[Any]:
-    """Return where trials take the place of incumbents, all (N,) (the rule of Deb, 2000).
+    """Return where trials are better than incumbents, all (N,) (the rule of Deb, 2000).
 
-    Trials that break limits are ordered by violation alone, as their rewards are. The first of
-    equals stays; any trial is better than NaN, which is none.
+    Infeasible trials are ordered by violation alone, as their rewards are. Of equal trials the
+    first remains the incumbent. NaN means no incumbent yet, and any trial is better.
     """
-    # Not "lower": the first trial is better than NaN, whatever its error.
+    # The condition is negated because comparisons with NaN are False.
     not_better = np.where(violation > 0, violation >= than[0], (than[0] <= 0) & (error >= than[1]))
     return np.asarray(~not_better)
 
 
-def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tuple[float, float]:
+def _read_limit_and_weight(
+    name: str, constraint: float | Mapping[str, float]
+) -> tuple[float, float]:
     record = constraint if isinstance(constraint, Mapping) else {"limit": constraint}
     if "limit" not in record or set(record) - {"limit", "weight"}:
         raise InvalidArgumentError(
@@ -235,7 +247,7 @@ def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tup
         raise InvalidArgumentError(
             f"limit of constraint {name!r} must be finite, got {short_repr(record['limit'])}"
         )
-    # Beyond, -v / (1 + v) would be 0 or -1 for many a v, as numbers of 64 bits round it.
+    # With larger or smaller weights, -v / (1 + v) would often be rounded to -1 or 0.
     rule = Annotated[float, Range(1e-6, 1e6)]
     weight = coerce(f"weight of constraint {name}", record.get("weight", 1.0), rule)
     return float(limit), float(weight)

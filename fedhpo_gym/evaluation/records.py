@@ -1,4 +1,11 @@
-"""Frozen records that cross the borders between layers."""
+"""Frozen records that layers exchange: fidelities, evaluations and their costs.
+
+Backends return `Evaluations`, which hold the metrics of every seed, client and split without any
+aggregation; objectives, environments and analyses read them. Arrays have the axes (evaluations,
+seeds, clients, splits, metrics), where the last two follow `SPLITS` and `METRICS`, and one
+`Evaluation` lacks the first axis. All reductions run in a fixed order, so that a value has the
+same bits alone and in a batch.
+"""
 
 import itertools
 import math
@@ -22,25 +29,24 @@ SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
 METRICS: Final[tuple[Metric, ...]] = ("loss", "accuracy", "f1")
 FIDELITIES: Final = ("round", "client_sample_rate")
 Which: TypeAlias = Literal["best", "current"]
-Means: TypeAlias = Floats
 Entries: TypeAlias = frozenset[tuple[Split, Metric]]
 ENTRIES: Final[Entries] = frozenset(itertools.product(SPLITS, METRICS))
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How much one function evaluation may cost: the b of f(lambda, b) in FedHPO-Bench.
+    """The fidelity of one function evaluation: the b of f(lambda, b) in FedHPO-Bench.
 
     Attributes:
         round: Number of communication rounds, 0 or more (0: the untrained model).
-        client_sample_rate: Share of the clients drawn in each round, in (0, 1].
+        client_sample_rate: Share of the clients sampled per round, in (0, 1].
     """
 
     round: int
     client_sample_rate: float
 
     def __post_init__(self) -> None:
-        # By hand, not by `check_fields`: one is made in every step.
+        # Written out instead of `check_fields`, because each step creates one.
         rounds, rate = as_integer(self.round), as_number(self.client_sample_rate)
         if rounds is None or rounds < 0:
             raise InvalidArgumentError(f"`round` must be an integer >= 0, got {self.round!r}.")
@@ -52,18 +58,18 @@ class Fidelity:
         object.__setattr__(self, "client_sample_rate", float(rate))
 
     def sampled_clients(self, num_clients: int) -> int:
-        """Return how many of ``num_clients`` take part in a round: at least one."""
+        """Return how many of ``num_clients`` participate in a round: at least one."""
         slack = min(num_clients * RATE_SLACK, 0.5)
         return max(1, math.floor(self.client_sample_rate * num_clients + slack))
 
 
 RATE_SLACK: Final = 2.0**-24
-"""What rates may lack of a number of clients, as 0.29 * 100 = 28.999999999999996 does. An action of
-float32 in [-1, 1] moves a rate by up to 2^-26, and by four times that on a log scale from 0.02."""
+"""Tolerance of rates, per client, as 0.29 * 100 = 28.999999999999996 must count as 29. An action of
+float32 in [-1, 1] rounds a rate by up to 2^-26, and by four times that on a log scale from 0.02."""
 
 
-def sampled_clients(rates: Floats | float, clients: NDArray[Any]) -> Floats:
-    """Return (n,) what `Fidelity.sampled_clients` says of each of (n,) rates and federations."""
+def num_sampled_clients(rates: Floats | float, clients: NDArray[Any]) -> Floats:
+    """Return `Fidelity.sampled_clients` of (n,) rates and numbers of clients: (n,)."""
     slack = np.minimum(clients * RATE_SLACK, 0.5)
     return np.asarray(np.maximum(np.floor(rates * clients + slack), 1.0))
 
@@ -71,14 +77,14 @@ def sampled_clients(rates: Floats | float, clients: NDArray[Any]) -> Floats:
 def query_columns(
     space: SearchSpace, queries: Sequence[tuple[Mapping[str, Any], Fidelity]]
 ) -> dict[str, NDArray[Any]]:
-    """Return the (B,) columns of legal queries, by name: what `Backend.look_up` takes."""
-    found = space.columns_of([one for one, _ in queries])
-    asked = [vars(fidelity) for _, fidelity in queries]
-    return {**found, **{name: np.array([one[name] for one in asked]) for name in FIDELITIES}}
+    """Return the (B,) columns of legal queries, by name, as `Backend.look_up` takes them."""
+    columns = space.columns_of([configuration for configuration, _ in queries])
+    fidelities = [vars(fidelity) for _, fidelity in queries]
+    return columns | {name: np.array([f[name] for f in fidelities]) for name in FIDELITIES}
 
 
 class _Metrics:
-    """What one evaluation and many have in common: axes (..., seeds, clients, splits, metrics)."""
+    """Base of one and of many evaluations: axes (..., seeds, clients, splits, metrics)."""
 
     best: NDArray[np.floating]
     num_samples: NDArray[np.integer]
@@ -86,7 +92,7 @@ class _Metrics:
 
     @cached_property
     def memo(self) -> dict[Hashable, Floats]:
-        """What was computed of it, by name; its arrays cannot be written into."""
+        """Cache of results by name; valid because the arrays of an evaluation never change."""
         return {}
 
     def _metrics(self, which: Which) -> NDArray[np.floating]:
@@ -100,47 +106,46 @@ class _Metrics:
             )
         return source
 
-    def _means(self, splits: Sequence[Split], metric: Metric, which: Which) -> Means:
-        """Return (..., splits) means (`Evaluation.mean`)."""
-        column = position("metric", metric, METRICS)
+    def _means(self, splits: Sequence[Split], metric: Metric, which: Which) -> Floats:
+        """Return means as `Evaluation.mean` does: (..., splits)."""
+        column = axis_index("metric", metric, METRICS)
         key = ("client_means", which)
         if key not in self.memo:
-            self.memo[key] = client_means(self._metrics(which), self.num_samples)
+            self.memo[key] = mean_over_clients(self._metrics(which), self.num_samples)
         return self.memo[key][..., [self._row(split) for split in splits], column]
 
     def _row(self, split: Split) -> int:
-        row = position("split", split, SPLITS)
+        row = axis_index("split", split, SPLITS)
         if row in self._empty:
             raise InvalidArgumentError(f"`split` must hold samples, but {split!r} is empty.")
         return row
 
     @cached_property
     def _empty(self) -> frozenset[int]:
-        """Positions of the splits in which a seed has no sample."""
+        """Indices of the splits in which some seed has no sample."""
         missing = (self.num_samples.sum(axis=-2) == 0).reshape(-1, len(SPLITS)).any(axis=0)
         return frozenset(np.flatnonzero(missing).tolist())
 
     def clients(self, split: Split, metric: Metric, which: Which = "best") -> NDArray[np.floating]:
-        """Return the (..., S, N) view of one metric in one split, client by client."""
-        row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
+        """Return a view of one metric in one split: (..., S, N)."""
+        row, column = axis_index("split", split, SPLITS), axis_index("metric", metric, METRICS)
         return self._metrics(which)[..., row, column]
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(_Metrics):
-    """f(lambda, b) with nothing aggregated: axes (seeds, clients, splits, metrics).
+    """One function value f(lambda, b), without aggregation.
 
-    S seeds, N clients; the last two axes follow ``SPLITS`` and ``METRICS``.
+    Axes are S seeds, N clients, ``SPLITS`` and ``METRICS``.
 
     Attributes:
         best: (S, N, 3, 3) metrics at the round of the lowest validation loss so far, per seed.
-        current: (S, N, 3, 3) metrics at the requested round; None where the backend does not
-            know them.
+        current: (S, N, 3, 3) metrics at the requested round; None if the backend lacks them.
         num_samples: (S, N, 3) samples of each client in each split.
         best_round: (S,) the round of ``best``.
         diverged: (S,) whether training of that seed diverged by the requested round.
         seeds: The S seeds, in the order of the first axis.
-        fidelity: What was asked for.
+        fidelity: The requested fidelity.
     """
 
     best: NDArray[np.floating]
@@ -173,25 +178,25 @@ class Evaluation(_Metrics):
         return bool(self.diverged.any())
 
     def mean(self, split: Split, metric: Metric, which: Which = "best") -> float:
-        """Return one number: sample-weighted mean over clients, then plain mean over seeds.
+        """Return the sample-weighted mean over clients, averaged over seeds.
 
-        A client without samples in the split has no say, whatever its entry holds.
+        A client without samples in the split has weight 0, even if its entry is NaN.
         """
         return float(self._means((split,), metric, which)[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluations(_Metrics):
-    """B answers side by side, each an `Evaluation`, `evaluations[i]`, of S seeds and N clients.
+    """A batch of B evaluations of S seeds and N clients; `evaluations[i]` is an `Evaluation`.
 
     Attributes:
         best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far, or NaN.
         num_samples: (S, N, 3) or (B, S, N, 3) samples of each client in each split.
-        best_round: (B, S) the rounds of `best`.
+        best_round: (B, S) rounds of `best`.
         diverged: (B, S) whether training of that seed diverged by the requested round.
         seeds: (S,) or (B, S).
-        fidelity: (B,) values of `round` and of `client_sample_rate`, by name, and perhaps more.
-        find_current: computes `current`; None where the backend does not know it.
+        fidelity: (B,) values by name: `round`, `client_sample_rate`, and perhaps others.
+        find_current: function that computes `current`; None if the backend lacks it.
     """
 
     best: NDArray[np.floating]
@@ -205,8 +210,8 @@ class Evaluations(_Metrics):
     def __post_init__(self) -> None:
         samples = self.num_samples.shape
         expected = (*samples[-3:-1], len(SPLITS), len(METRICS))
-        own = samples[:-3] in ((), self.best.shape[:1])
-        if self.best.ndim != 5 or self.best.shape[1:] != expected or not own:
+        samples_fit = samples[:-3] in ((), self.best.shape[:1])
+        if self.best.ndim != 5 or self.best.shape[1:] != expected or not samples_fit:
             raise InvalidArgumentError(
                 f"`best` must have shape (evaluations, {', '.join(map(str, expected))}) to match "
                 f"`num_samples`, got {self.best.shape}."
@@ -218,23 +223,22 @@ class Evaluations(_Metrics):
 
     @classmethod
     def stack(cls, evaluations: Sequence[Evaluation]) -> "Evaluations":
-        """Put evaluations with the same seeds and samples side by side."""
+        """Return a batch of evaluations that have the same seeds and samples."""
         if not evaluations:
             raise InvalidArgumentError("`evaluations` must hold at least one, got none.")
         first = evaluations[0]
-        if not all(np.array_equal(first.num_samples, one.num_samples) for one in evaluations):
+        if not all(np.array_equal(first.num_samples, e.num_samples) for e in evaluations):
             raise InvalidArgumentError("`evaluations` must have the same samples, but they differ.")
-        asked = [vars(one.fidelity) for one in evaluations]
-        current = [one.current for one in evaluations if one.current is not None]
-        known = len(current) == len(evaluations)
+        fidelities = [vars(e.fidelity) for e in evaluations]
+        current = [e.current for e in evaluations if e.current is not None]
         return cls(
-            np.stack([one.best for one in evaluations]),
+            np.stack([e.best for e in evaluations]),
             first.num_samples,
-            np.stack([one.best_round for one in evaluations]),
-            np.stack([one.diverged for one in evaluations]),
-            np.array([one.seeds for one in evaluations]),
-            {name: np.array([one[name] for one in asked]) for name in asked[0]},
-            (lambda: np.stack(current)) if known else None,
+            np.stack([e.best_round for e in evaluations]),
+            np.stack([e.diverged for e in evaluations]),
+            np.array([e.seeds for e in evaluations]),
+            {name: np.array([f[name] for f in fidelities]) for name in fidelities[0]},
+            (lambda: np.stack(current)) if len(current) == len(evaluations) else None,
         )
 
     def __len__(self) -> int:
@@ -245,22 +249,22 @@ class Evaluations(_Metrics):
 
     def __getitem__(self, index: int) -> Evaluation:
 
-        def own(array: NDArray[Any], axes: int) -> NDArray[Any]:
+        def row_of(array: NDArray[Any], axes: int) -> NDArray[Any]:
             return array if array.ndim == axes else array[index]
 
         return Evaluation(
             best=self.best[index],
             current=None if self.current is None else self.current[index],
-            num_samples=own(self.num_samples, 3),
+            num_samples=row_of(self.num_samples, 3),
             best_round=self.best_round[index],
             diverged=self.diverged[index],
-            seeds=tuple(own(self.seeds, 1).tolist()),
+            seeds=tuple(row_of(self.seeds, 1).tolist()),
             fidelity=Fidelity(*(self.fidelity[name][index] for name in FIDELITIES)),
         )
 
     @cached_property
     def current(self) -> NDArray[np.floating] | None:
-        """(B, S, N, 3, 3) metrics at the requested rounds; None where they are not known."""
+        """(B, S, N, 3, 3) metrics at the requested rounds; None if the backend lacks them."""
         return None if self.find_current is None else self.find_current()
 
     @cached_property
@@ -268,22 +272,22 @@ class Evaluations(_Metrics):
         """(B,) whether training diverged under any of the seeds."""
         return np.asarray(self.diverged.any(axis=1))
 
-    def mean(self, split: Split, metric: Metric, which: Which = "best") -> Means:
-        """Return (B,) numbers (`Evaluation.mean`)."""
+    def mean(self, split: Split, metric: Metric, which: Which = "best") -> Floats:
+        """Return `Evaluation.mean` of each evaluation: (B,)."""
         return self._means((split,), metric, which)[:, 0]
 
-    def means(self, splits: Sequence[Split], metric: Metric) -> Means:
-        """Return (B, splits) numbers: `mean` of several splits."""
+    def means(self, splits: Sequence[Split], metric: Metric) -> Floats:
+        """Return `mean` of several splits: (B, splits)."""
         return self._means(splits, metric, "best")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one evaluation costs on the simulated clock.
+    """The cost of one evaluation, with simulated time.
 
     Attributes:
         time_s: Simulated seconds, ``communication_s + computation_s``.
-        computation_s: Simulated seconds spent by the slowest client and the server.
+        computation_s: Simulated seconds of computation by the slowest client and the server.
         upload_bytes: Bytes from clients to the server.
         download_bytes: Bytes from the server to clients.
     """
@@ -296,23 +300,23 @@ class Cost:
     rounds: int
 
 
-def client_means(values: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Floats:
-    """Return means over samples, then seeds, of (..., S, N, splits, metrics)."""
+def mean_over_clients(values: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Floats:
+    """Return sample-weighted means over clients, then means over seeds: (..., splits, metrics)."""
     weights = num_samples[..., None].astype(np.float64)
     with np.errstate(invalid="ignore"):
         shares = weights / weights.sum(axis=-3, keepdims=True)
-    # What a client without samples reports means nothing.
-    known = values if (weights > 0).all() else np.where(weights > 0, values, 0.0)
-    return np.asarray(sum_in_order(known * shares, axis=-3).mean(axis=-3), dtype=np.float64)
+    # Metrics of clients without samples are arbitrary, and 0 * NaN would be NaN.
+    reported = values if (weights > 0).all() else np.where(weights > 0, values, 0.0)
+    return np.asarray(sum_in_order(reported * shares, axis=-3).mean(axis=-3), dtype=np.float64)
 
 
 def sum_in_order(terms: NDArray[np.floating], axis: int) -> NDArray[np.floating]:
-    """Return the sum along an axis, one term after the other: other axes change no bit.
+    """Return the sum along an axis, adding one term after the other.
 
-    `np.sum` adds pairs first along some axes and not along others.
+    `np.sum` uses pairwise summation along some axes only, so its bits depend on the other axes.
     """
     parts = np.ascontiguousarray(np.moveaxis(terms, axis, 0))
-    if parts[0].size < 2:  # of single numbers, a reduction would add pairs; of rows it does not
+    if parts[0].size < 2:  # `reduce` adds scalars pairwise, but rows in order
         return np.asarray(np.add.accumulate(parts, axis=0)[-1])
     return np.asarray(np.add.reduce(parts.reshape(len(parts), -1), axis=0)).reshape(parts.shape[1:])
 
@@ -324,20 +328,20 @@ def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) 
         )
 
 
-def position(kind: str, name: str, known: tuple[str, ...]) -> int:
-    """Return the place of a split or a metric on its axis."""
-    require_known(kind, name, known)
-    return known.index(name)
+def axis_index(kind: str, name: str, names: tuple[str, ...]) -> int:
+    """Return the index of a split or a metric on its axis."""
+    require_known(kind, name, names)
+    return names.index(name)
 
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """One quantity that an evaluation holds of every seed, client and split.
+    """A metric that an evaluation holds for every seed, client and split.
 
     Attributes:
-        bounds: finite lowest and highest value that counts; what lies beyond is clipped.
-        complement: the objective 1 - value that takes the metric's place; None for the metric.
-        open_ended: whether there are worse values than the bounds say, as of a loss.
+        bounds: finite lowest and highest value; values beyond them are clipped.
+        complement: name of the objective 1 - value that replaces the metric; None keeps it.
+        open_ended: whether values worse than the bounds occur, as for a loss.
     """
 
     name: str
@@ -356,24 +360,24 @@ class MetricSpec:
 
     @property
     def objective(self) -> str:
-        """Name of its objective, behind the name of a split: `val_loss`."""
+        """Second part of the name of its objectives, such as `loss` in `val_loss`."""
         return self.complement or self.name
 
     @property
     def worst(self) -> float:
-        """The bound on the bad side."""
+        """The worse of the bounds."""
         return self.bounds[1] if self.minimize else self.bounds[0]
 
 
 MAX_LOSS: Final = 10.0
-"""Upper bound of a loss, in nats: a model with a larger one is as useless as this one."""
+"""Upper bound of a loss, in nats: a model with a larger loss is equally useless."""
 
 CLASSIFICATION: Final = (
     MetricSpec("loss", "nats", True, (0.0, MAX_LOSS), open_ended=True),
     MetricSpec("accuracy", "1", False, (0.0, 1.0), complement="error"),
     MetricSpec("f1", "1", False, (0.0, 1.0)),
 )
-"""What the engine measures of every model, in the order of the axis."""
+"""The metrics of every model that the engine trains, in the order of the axis."""
 
 
 @validate_call
@@ -381,26 +385,26 @@ def best_rounds(
     metrics: Annotated[NDArray[np.floating], Axes(5, 5, nan=True)],
     num_samples: Annotated[NDArray[np.integer], Axes(2, 2)],
 ) -> Integers:
-    """Return, of (courses, rounds, clients, splits, metrics), the best round so far of every round.
+    """Return the index of the best round up to each round: (runs, rounds).
 
-    The validation loss of a round is the sample-weighted mean over clients; the first of equal
-    losses counts.
+    `metrics` are (runs, rounds, clients, splits, metrics). The best round has the lowest validation
+    loss, a sample-weighted mean over clients; of equal losses the first counts.
     """
     weights = num_samples[:, 1] / num_samples[:, 1].sum()
-    # A sum in a fixed order: a matrix product may round differently for another number of courses.
+    # Summed in a fixed order, because the rounding of a matrix product depends on its shape.
     loss = sum(metrics[:, :, i, 1, 0].astype(np.float64) * w for i, w in enumerate(weights))
-    return first_lowest(np.asarray(loss))
+    return running_argmin(np.asarray(loss))
 
 
-def first_lowest(values: NDArray[np.floating]) -> Integers:
-    """Return the place of the lowest value so far along the last axis, the first of equals."""
+def running_argmin(values: NDArray[np.floating]) -> Integers:
+    """Return the index of the lowest value so far along the last axis, the first of equals."""
     lowest = np.minimum.accumulate(values, axis=-1)
     is_new = np.ones(values.shape, dtype=bool)
     is_new[..., 1:] = values[..., 1:] < lowest[..., :-1]
     return np.maximum.accumulate(np.where(is_new, np.arange(values.shape[-1]), 0), axis=-1)
 
 
-def evaluation_of(
+def evaluation_from_curves(
     metrics: NDArray[np.floating],
     rounds: NDArray[np.integer],
     diverged_at: NDArray[np.integer],
@@ -408,16 +412,16 @@ def evaluation_of(
     seeds: tuple[int, ...],
     fidelity: Fidelity,
 ) -> Evaluation:
-    """Return what (seeds, R, clients, splits, metrics) learning curves answer at a fidelity."""
-    known = metrics[:, : np.searchsorted(rounds, fidelity.round, "right")]
-    best = np.stack(
-        [best_rounds(known[[row]], num_samples[row])[0, -1] for row in range(len(seeds))]
+    """Return the evaluation at a fidelity of (seeds, R, clients, splits, metrics) curves."""
+    curves = metrics[:, : np.searchsorted(rounds, fidelity.round, "right")]
+    best_rows = np.stack(
+        [best_rounds(curves[[row]], num_samples[row])[0, -1] for row in range(len(seeds))]
     )
     return Evaluation(
-        best=known[np.arange(len(best)), best],
-        current=known[:, -1].copy(),  # the curve is kept: nobody may write into it
+        best=curves[np.arange(len(best_rows)), best_rows],
+        current=curves[:, -1].copy(),  # a copy, so that writing into it cannot change the curve
         num_samples=num_samples,
-        best_round=rounds[best],
+        best_round=rounds[best_rows],
         diverged=(diverged_at > 0) & (diverged_at <= fidelity.round),
         seeds=seeds,
         fidelity=fidelity,
@@ -425,7 +429,7 @@ def evaluation_of(
 
 
 class SourceTask(NamedTuple):
-    """What is known of a problem that was tuned before: n trials at full fidelity."""
+    """Prior data of a problem that was tuned before: n trials at full fidelity."""
 
     name: str  # of the problem
     actions: Singles  # (n, d) coordinates of configurations, canonical
@@ -434,7 +438,7 @@ class SourceTask(NamedTuple):
 
 
 def validation_losses(answers: Evaluations, num_samples: NDArray[np.integer]) -> Floats:
-    """Return the (configurations, seeds) validation losses; infinity where one diverged."""
+    """Return the validation losses, infinity for diverged runs: (configurations, seeds)."""
     samples = num_samples[:, :, SPLITS.index("val")]  # of (seeds, clients, splits)
     weights = samples / samples.sum(axis=1, keepdims=True)
     values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)

@@ -1,8 +1,9 @@
-"""What comparisons of agents rest on: pure functions of arrays, with numpy alone.
+"""Statistics for comparing agents: summaries, bootstrap intervals and hypothesis tests.
 
-Lower values are better throughout. Names of axes: P problems, A agents, S seeds, T times, B blocks
-(problems, or runs that share problem and seed). Summaries of many runs are those of Agarwal et al.
-(2021) and `rliable`; tests of hypotheses assume no distribution.
+The analyses call these pure functions of arrays, which need numpy alone. Lower values are better
+throughout. Names of axes: P problems, A agents, S seeds, T times, B blocks (problems, or runs that
+share problem and seed). Summaries of many runs are those of Agarwal et al. (2021) and `rliable`;
+the tests are nonparametric.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
 Flat = Annotated[Floats, Axes()]
-"""Of any shape, without NaN, and not empty, as the ones below."""
+"""An array of any shape, not empty and without NaN, as the following."""
 Rows = Annotated[Floats, Axes(1)]
 Vector = Annotated[Floats, Axes(1, 1)]
 Matrix = Annotated[Floats, Axes(2, 2)]
@@ -29,10 +30,10 @@ Matrix = Annotated[Floats, Axes(2, 2)]
 
 @validate_call
 def ranks(values: Rows) -> Floats:
-    """Rank (..., A) values along the last axis, 1 the lowest; equal ones share the mean rank."""
+    """Rank (..., A) values along the last axis, 1 for the lowest; ties have their mean rank."""
     below = np.zeros(values.shape)
     equal = np.zeros(values.shape)
-    for other in range(values.shape[-1]):  # few agents, many times: no (A, A) array per time
+    for other in range(values.shape[-1]):  # a loop over few agents avoids a (..., A, A) array
         column = values[..., other : other + 1]
         below += column < values
         equal += column == values
@@ -57,7 +58,7 @@ def interquartile_mean(values: Flat) -> float:
 def ecdf(values: Flat, at: Floats) -> Floats:
     """Return the share of values that are at most each of (T,) thresholds: (T,).
 
-    Of one agent's normalised results, it is the performance profile of Agarwal et al. (2021).
+    For one agent's normalised results, it is the performance profile of Agarwal et al. (2021).
     """
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)
     return np.searchsorted(ordered, at, side="right") / len(ordered)
@@ -65,16 +66,16 @@ def ecdf(values: Flat, at: Floats) -> Floats:
 
 @validate_call
 def data_profile(curves: Matrix, tolerance: Annotated[float, Range(0, 1)]) -> Floats:
-    """Return the share of (R, T) regret curves that were at most `tolerance` by each time: (T,).
+    """Return the share of (R, T) regret curves that reached `tolerance` by each time: (T,).
 
-    These are the data profiles of More and Wild (2009); what was solved once stays solved.
+    These are the data profiles of More and Wild (2009); a solved run counts as solved from then on.
     """
     return np.asarray(np.maximum.accumulate(curves <= tolerance, axis=1).mean(axis=0))
 
 
 @validate_call
 def probability_of_improvement(x: Sequence[Vector], y: Sequence[Vector]) -> float:
-    """Return how likely a run of x, (S,) per problem, is better than one of y on a random problem.
+    """Return the probability that a run of x beats one of y on a random problem, (S,) runs each.
 
     It is the Mann-Whitney statistic, averaged over problems (Agarwal et al., 2021, section 4.3).
     """
@@ -95,10 +96,10 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A mean curve and its bands, all (T,).
+    """A mean curve and its confidence bands, all (T,).
 
-    Pointwise, `level` of bootstraps are inside at each time by itself; simultaneously (`all_lower`,
-    `all_upper`), at all times together.
+    The pointwise band contains `level` of bootstraps at each single time; the simultaneous band
+    (`all_lower`, `all_upper`) contains `level` of whole bootstrap curves.
     """
 
     mean: Floats
@@ -115,12 +116,12 @@ def bootstrap_band(
     level: Annotated[float, Range(0, 1, "()")] = 0.95,
     resamples: Annotated[int, Range(1)] = RESAMPLES,
 ) -> Band:
-    """Return the mean of (S, T) curves with bands, by drawing whole curves again with replacement.
+    """Return the mean of (S, T) curves with bands, by a bootstrap of whole curves.
 
     Pointwise: percentiles of the bootstrap means m*(t) (Efron and Tibshirani, 1993, section 13.3).
     Simultaneous: m(t) -+ c s(t), where s is the standard deviation of m*(t), and c the `level`
     quantile of max_t |m*(t) - m(t)| / s(t) (sup-t band: Montiel Olea and Plagborg-Moller, 2019,
-    algorithm 2). Of several samples, a problem each, runs are drawn again within each sample.
+    algorithm 2). If there are several samples, one per problem, runs are resampled within each.
     """
     samples = [curves] if isinstance(curves, np.ndarray) else list(curves)
     if not samples or not all(np.isfinite(sample).all() for sample in samples):
@@ -129,14 +130,14 @@ def bootstrap_band(
     rng = stream(seed, "bootstrap_band")
     means = np.zeros((resamples, len(mean)))
     for sample in samples:
-        # How often each run is drawn: one product instead of a copy of all curves per bootstrap.
+        # Counts of each run allow one matrix product instead of a copy of all curves.
         runs = len(sample)
         counts = rng.multinomial(runs, np.full(runs, 1 / runs), resamples)
         means += counts @ sample / (runs * len(samples))
     tail = (1 - level) / 2
     lower, upper = np.quantile(means, [tail, 1 - tail], axis=0)
     deviation = means.std(axis=0)
-    # What has no spread but in its last bits has none.
+    # A spread of the size of rounding errors counts as none.
     moves = deviation > 1e-12 * np.maximum(1e-300, np.abs(mean))
     scaled = np.abs(means - mean)[:, moves] / deviation[moves]
     reach = float(np.quantile(scaled.max(axis=1), level)) if moves.any() else 0.0
@@ -147,45 +148,45 @@ def bootstrap_band(
 @validate_call
 def improvement_interval(x: Sequence[Vector], y: Sequence[Vector]) -> tuple[float, float]:
     """Return the stratified 95 % bootstrap interval of the probability of improvement."""
-    rng, found = stream(0, "improvement_interval"), np.zeros(RESAMPLES)
+    rng, estimates = stream(0, "improvement_interval"), np.zeros(RESAMPLES)
     _check_problems(x, y)
     for a, b in zip(x, y, strict=True):
         wins = (a[:, None] < b) + (a[:, None] == b) / 2
-        drawn = [rng.multinomial(n, np.full(n, 1 / n), RESAMPLES) for n in wins.shape]
-        found += np.einsum("ri,ij,rj->r", *(drawn[0], wins, drawn[1])) / (wins.size * len(x))
-    return _middle(found)
+        counts = [rng.multinomial(n, np.full(n, 1 / n), RESAMPLES) for n in wins.shape]
+        estimates += np.einsum("ri,ij,rj->r", *(counts[0], wins, counts[1])) / (wins.size * len(x))
+    return _central_interval(estimates)
 
 
 @validate_call
 def bootstrap_interval(
     statistic: Callable[[Sequence[Floats]], float], samples: Sequence[Vector]
 ) -> tuple[float, float]:
-    """Return the 95 % interval of a statistic, drawing runs again within each (S,) sample.
+    """Return the 95 % bootstrap interval of a statistic of several (S,) samples.
 
     The stratified bootstrap of Agarwal et al. (2021, section 4.2): a sample holds the runs of one
-    agent on one problem, and problems are not drawn again.
+    agent on one problem. Runs are resampled within each sample, and problems are fixed.
     """
     rng = stream(0, "bootstrap_interval")
-    found = [
+    estimates = [
         statistic([sample[rng.integers(len(sample), size=len(sample))] for sample in samples])
         for _ in range(RESAMPLES)
     ]
-    return _middle(found)
+    return _central_interval(estimates)
 
 
-def _middle(found: Floats | list[float]) -> tuple[float, float]:
-    """Return between what lies the middle 95 % of bootstraps."""
+def _central_interval(estimates: Floats | list[float]) -> tuple[float, float]:
+    """Return the bounds of the central 95 % of bootstrap estimates."""
     tail = (1 - 0.95) / 2
-    low, high = np.quantile(found, [tail, 1 - tail])
+    low, high = np.quantile(estimates, [tail, 1 - tail])
     return float(low), float(high)
 
 
 @validate_call
 def normalised_regret(values: Floats, best: float, worst: float) -> Floats:
-    """Return (f - f_best) / (f_worst - f_best), cut off at 0 and 1; 0 where both are equal.
+    """Return (f - f_best) / (f_worst - f_best), clipped to [0, 1]; 0 if best and worst are equal.
 
-    Wang et al. (2022, figure 3) take the worst of all evaluated configurations; where courses
-    diverge, it is so large that all others look alike.
+    Wang et al. (2022, figure 3) take the worst of all evaluated configurations. If training runs
+    diverge, it is so large that all other configurations look alike.
     """
     if not (np.isfinite(best) and np.isfinite(worst) and best <= worst):
         raise InvalidArgumentError(
@@ -199,7 +200,7 @@ def normalised_regret(values: Floats, best: float, worst: float) -> Floats:
 
 @validate_call
 def area(values: Rows, at: Vector) -> Floats:
-    """Return the mean height of (..., T) step functions over (T,) rising points."""
+    """Return the mean of (..., T) step functions over (T,) increasing points."""
     widths = np.diff(at)
     if len(at) < 2 or np.any(widths <= 0):
         raise InvalidArgumentError("`at` must hold at least two points, each above the last")
@@ -212,7 +213,7 @@ def area(values: Rows, at: Vector) -> Floats:
 
 @validate_call
 def overtuning(test: Vector) -> float:
-    """Return how much worse the final incumbent is on test data than the best one before it.
+    """Return how much worse the final incumbent is on test data than the best incumbent.
 
     It is test(lambda*_T) - min_t test(lambda*_t) (Schneider, Bischl and Feurer, 2025).
     """
@@ -221,9 +222,9 @@ def overtuning(test: Vector) -> float:
 
 @validate_call
 def relative_overtuning(test: Vector) -> float:
-    """Return overtuning over what tuning could have gained: 1 or more means all gain was lost.
+    """Return overtuning relative to the best gain of tuning: from 1 on, all gain was lost.
 
-    It is infinite where no incumbent was better than the first, yet the last is worse.
+    It is infinite if no incumbent was better than the first, but the last is worse.
     """
     lost, gained = overtuning(test), float(test[0] - test.min())
     if lost == 0:
@@ -253,13 +254,13 @@ def chi2_tail(x: float, freedom: Annotated[int, Range(1)]) -> float:
 
 
 def binomial_tail(wins: int, trials: int) -> float:
-    """Return P(X >= wins) of fair coins thrown some times."""
+    """Return P(X >= wins) for the number X of heads in tosses of a fair coin."""
     return float(sum(comb(trials, k) for k in range(wins, trials + 1)) / 2**trials)
 
 
 @validate_call
 def range_tail(q: float, groups: Annotated[int, Range(2)]) -> float:
-    """Return P(Q > q) of the studentised range of some groups with infinite degrees of freedom.
+    """Return P(Q > q) of the studentised range of k groups with infinite degrees of freedom.
 
     P(Q <= q) = k integral phi(z) [Phi(z) - Phi(z - q)]^(k-1) dz (Tukey, 1953).
     """
@@ -279,8 +280,8 @@ def _quadrature() -> tuple[Floats, Floats, Floats]:
     return z, _REACH * weights * density, np.array([normal_tail(value) for value in z.tolist()])
 
 
-EXACT: Final = 50
-"""Differences up to which the Wilcoxon test counts all signs; beyond, a normal approximation."""
+MAX_EXACT: Final = 50
+"""Largest number of values for exact rank tests; more values use a normal approximation."""
 
 PValues = Annotated[Sequence[float] | Floats, Axes(1, 1, empty=True)]
 
@@ -296,7 +297,7 @@ class Friedman:
 
 @dataclass(frozen=True)
 class WinTieLoss:
-    """In how many blocks the first is lower, equal and higher, and the one-sided sign test's p."""
+    """Numbers of blocks where x is lower than, equal to or above y, and the sign test's p-value."""
 
     wins: int
     ties: int
@@ -309,10 +310,10 @@ class WinTieLoss:
 
 @validate_call
 def friedman(values: Matrix) -> Friedman:
-    """Test whether some agents' ranks differ over blocks, of (B, A) values (Friedman, 1937).
+    """Test whether the ranks of agents differ, from (B, A) values (Friedman, 1937).
 
     chi2 = (A - 1) sum_a (R_a - B (A + 1) / 2)^2 / (sum of squared ranks - B A (A + 1)^2 / 4), where
-    R_a is the sum of the ranks of agent a: Conover (1999, eq. 5.8.7), which ties do not distort.
+    R_a is the sum of the ranks of agent a: Conover (1999, eq. 5.8.7), which corrects for ties.
     """
     _check_matrix(values)
     blocks, agents = values.shape
@@ -328,19 +329,21 @@ def nemenyi(values: Matrix) -> Floats:
     """Return p-values of all pairs by Nemenyi's test: (B, A) -> (A, A), 1 on the diagonal."""
     _check_matrix(values)
     blocks, agents = values.shape
-    found, scale = mean_ranks(values), sqrt(agents * (agents + 1) / (12 * blocks))
-    result = np.ones((agents, agents))
+    mean_rank, scale = mean_ranks(values), sqrt(agents * (agents + 1) / (12 * blocks))
+    p_values = np.ones((agents, agents))
     for a, b in combinations(range(agents), 2):
-        result[a, b] = result[b, a] = range_tail(abs(found[a] - found[b]) / scale, agents)
-    return result
+        p_values[a, b] = p_values[b, a] = range_tail(
+            abs(mean_rank[a] - mean_rank[b]) / scale, agents
+        )
+    return p_values
 
 
 @validate_call
 def wilcoxon(x: Vector, y: Vector) -> float:
     """Return the two-sided p-value of Wilcoxon's test of paired (B,) values (Wilcoxon, 1945).
 
-    Differences of zero are ranked and then left out (Pratt, 1959). Up to `EXACT` differences, all
-    signs of the ranks at hand are counted, ties included; beyond, the rank sum is taken as normal.
+    Differences of zero are ranked and then dropped (Pratt, 1959). Up to `MAX_EXACT` differences,
+    all signs of the ranks are enumerated, ties included; beyond, the rank sum is taken as normal.
     """
     _check_pairs(x, y)
     with np.errstate(invalid="ignore"):
@@ -350,21 +353,22 @@ def wilcoxon(x: Vector, y: Vector) -> float:
         return 1.0
     plus = float(ranked[difference[difference != 0] > 0].sum())
     total = float(ranked.sum())
-    return min(1.0, 2.0 * min(_sum_at_most(ranked, plus), _sum_at_most(ranked, total - plus)))
+    tails = (_rank_sum_probability(ranked, rank_sum) for rank_sum in (plus, total - plus))
+    return min(1.0, 2.0 * min(tails))
 
 
 @validate_call
 def rank_sum(x: Vector, y: Vector) -> float:
     """Return the two-sided p-value of the rank-sum test of unpaired (N,) and (M,) values.
 
-    It is the share of all ways of drawing x from both samples whose rank sum is as far from its
-    mean, ties included; beyond `EXACT` values in all, the rank sum is taken as normal.
+    It is the share of all ways of choosing x from both samples whose rank sum is as far from its
+    mean, ties included; beyond `MAX_EXACT` values in all, the rank sum is taken as normal.
     """
     ranked = ranks(np.concatenate([x, y]))
     first, count = len(x), len(ranked)
     middle = first * (count + 1) / 2
     distance = abs(float(ranked[:first].sum()) - middle)
-    if count > EXACT:
+    if count > MAX_EXACT:
         spread = float(np.sum((ranked - (count + 1) / 2) ** 2))
         deviation = sqrt(first * (count - first) / (count * (count - 1)) * spread)
         return min(1.0, 2.0 * normal_tail(distance / deviation)) if deviation else 1.0
@@ -379,13 +383,13 @@ def rank_sum(x: Vector, y: Vector) -> float:
 
 @validate_call
 def holm(p_values: PValues) -> Floats:
-    """Return (n,) p-values adjusted for being several (Holm, 1979)."""
-    found = np.asarray(p_values, dtype=np.float64)
-    if not ((found >= 0) & (found <= 1)).all():
-        raise InvalidArgumentError(f"`p_values` must lie in [0, 1], got {found.tolist()}")
-    order = np.argsort(found, kind="stable")
-    adjusted = np.maximum.accumulate(found[order] * np.arange(len(found), 0, -1))
-    result = np.empty(len(found))
+    """Return (n,) p-values adjusted for multiple tests (Holm, 1979)."""
+    raw = np.asarray(p_values, dtype=np.float64)
+    if not ((raw >= 0) & (raw <= 1)).all():
+        raise InvalidArgumentError(f"`p_values` must lie in [0, 1], got {raw.tolist()}")
+    order = np.argsort(raw, kind="stable")
+    adjusted = np.maximum.accumulate(raw[order] * np.arange(len(raw), 0, -1))
+    result = np.empty(len(raw))
     result[order] = np.minimum(1.0, adjusted)
     return result
 
@@ -411,9 +415,9 @@ def sign_test(x: Vector, y: Vector) -> WinTieLoss:
     return WinTieLoss(wins, len(x) - wins - losses, losses, binomial_tail(wins, wins + losses))
 
 
-def _sum_at_most(ranked: Floats, bound: float) -> float:
+def _rank_sum_probability(ranked: Floats, bound: float) -> float:
     """Return P(sum of the ranks of random signs <= bound)."""
-    if len(ranked) > EXACT:
+    if len(ranked) > MAX_EXACT:
         mean, deviation = ranked.sum() / 2, sqrt(float(np.sum(ranked**2)) / 4)
         return normal_tail((mean - bound) / deviation)
     doubled: NDArray[np.int64] = np.rint(2 * ranked).astype(np.int64)
@@ -440,13 +444,13 @@ def _check_matrix(values: Floats) -> None:
 
 @dataclass(frozen=True, eq=False)
 class CriticalDifference:
-    """Everything a critical-difference diagram shows (Demsar, 2006, figure 1).
+    """The content of a critical-difference diagram (Demsar, 2006, figure 1).
 
     Attributes:
         agents: names, the best mean rank first.
         ranks: (A,) their mean ranks.
-        p_values: (A, A) of pairs, adjusted for being several.
-        groups: longest runs of neighbours (first, last) that cannot be told apart.
+        p_values: (A, A) of pairs, adjusted for multiple tests.
+        groups: maximal ranges (first, last) of agents without significant differences.
     """
 
     agents: tuple[str, ...]
@@ -464,36 +468,36 @@ def critical_difference(
 ) -> CriticalDifference:
     """Compare all agents over blocks, of (B, A) values.
 
-    A pair differs if Friedman's test rejects and Wilcoxon's with Holm's correction does (Benavoli
-    et al., 2016).
+    A pair differs if both Friedman's test and Wilcoxon's test with Holm's correction reject
+    (Benavoli et al., 2016).
     """
     if len(agents) != values.shape[1]:
         raise InvalidArgumentError(
             f"`agents` must name {values.shape[1]} columns, got {len(agents)} names"
         )
-    found = friedman(values)
-    order = np.argsort(found.mean_ranks, kind="stable")
+    test = friedman(values)
+    order = np.argsort(test.mean_ranks, kind="stable")
     p_values = wilcoxon_holm(values)[np.ix_(order, order)]
-    alike = (p_values >= alpha) | (found.p_value >= alpha)
+    alike = (p_values >= alpha) | (test.p_value >= alpha)
     return CriticalDifference(
-        agents=tuple(agents[place] for place in order),
-        ranks=found.mean_ranks[order],
+        agents=tuple(agents[index] for index in order),
+        ranks=test.mean_ranks[order],
         blocks=len(values),
-        friedman=found,
+        friedman=test,
         p_values=p_values,
-        groups=_groups(alike),
+        groups=_find_groups(alike),
         alpha=alpha,
     )
 
 
-def _groups(alike: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """Return the longest runs of neighbours of which every pair is alike."""
-    found: list[tuple[int, int]] = []
+def _find_groups(alike: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """Return the maximal ranges of neighbours in which every pair is alike."""
+    groups: list[tuple[int, int]] = []
     count = len(alike)
     for first in range(count):
         last = first
         while last + 1 < count and alike[first : last + 2, first : last + 2].all():
             last += 1
-        if last > first and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return tuple(found)
+        if last > first and (not groups or last > groups[-1][1]):
+            groups.append((first, last))
+    return tuple(groups)

@@ -32,7 +32,7 @@ from fedhpo_gym.core.errors import (
     MissingDataError,
     require_known,
 )
-from fedhpo_gym.evaluation.records import first_lowest
+from fedhpo_gym.evaluation.records import running_argmin
 
 RULE: Final = "recommended"
 """The rule, unless another is asked for."""
@@ -105,7 +105,7 @@ def recommended(trials: Trials) -> Integers:
 def highest_fidelity(trials: Trials) -> Integers:
     """Return the first of the lowest values of the highest level so far: the paper's rule."""
     if trials.level is None:
-        return first_lowest(trials.ranked)
+        return running_argmin(trials.ranked)
     level = trials.level
     if trials.violation is not None:
         level = np.where(trials.violation > 0, -1.0, level)  # below any that is feasible
@@ -116,7 +116,7 @@ def highest_fidelity(trials: Trials) -> Integers:
         is_highest = level[start:end] == highest[start]
         values = np.where(is_highest, trials.ranked[start:end], np.inf)
         # The first trial of a new level is of that level, so it stands if all values are infinite.
-        indices[start:end] = start + first_lowest(values)
+        indices[start:end] = start + running_argmin(values)
     return indices
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.multi_objective import growing_volumes, hypervolume, non_dominated
+from fedhpo_gym.evaluation.multi_objective import hypervolume, incumbent_volumes, non_dominated
 from fedhpo_gym.records.incumbents import Trials
 from fedhpo_gym.records.record import Header, RunRecord
 from fedhpo_gym.space.per_client import shared_names
@@ -293,6 +293,7 @@ def volume_regret(runs: Sequence[ScoredTrials]) -> list[Floats]:
     total = hypervolume(np.concatenate(errors), corner)
     return [
         1.0
-        - growing_volumes(points, corner, points if run.observed is None else run.observed) / total
+        - incumbent_volumes(points, corner, points if run.observed is None else run.observed)
+        / total
         for points, run in zip(errors, runs, strict=True)
     ]

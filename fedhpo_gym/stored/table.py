@@ -29,7 +29,13 @@ from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.checks import as_integer, coerce
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.identity import Identity
-from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity, position, query_columns
+from fedhpo_gym.evaluation.records import (
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    axis_index,
+    query_columns,
+)
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.curve_coder import ENTRY, WORDS, CurveLayout, Packing, pack, unpack
@@ -160,7 +166,7 @@ class StoredCurves(ABC):
 
     def split_samples(self, split: str) -> Integers:
         """Return (seeds, clients) samples of a split."""
-        return self.num_samples[:, :, position("split", split, self.splits)]
+        return self.num_samples[:, :, axis_index("split", split, self.splits)]
 
     def decoded(self, which: str, split: str, metric: str, samples: Integers) -> Singles:
         """Return one metric of all courses; `samples` must be broadcastable to its codes."""

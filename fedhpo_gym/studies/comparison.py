@@ -307,7 +307,7 @@ def _run_cells(
         yield from on_dask(plans, work, execution.address, execution.timeout_s)
         return
     with _one_thread(), WorkerPool[RunPlan](execution.workers, work) as pool:
-        for cell in pool.each(plans, lambda: None, execution.timeout_s):
+        for cell in pool.run_each(plans, lambda: None, execution.timeout_s):
             yield cell.result if cell.error is None else CellOutcome.of_error(cell.job, cell.error)
 
 

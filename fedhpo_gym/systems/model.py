@@ -19,7 +19,7 @@ from fedhpo_gym.core import files
 from fedhpo_gym.core.arrays import AnyIntegers, Floats
 from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.evaluation.records import Cost, sampled_clients
+from fedhpo_gym.evaluation.records import Cost, num_sampled_clients
 from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, JobDurations, System, Work
 from fedhpo_gym.systems.devices import Draw
 
@@ -226,7 +226,7 @@ class SystemModel(System):
         units = np.array([self.units(work) for work in works], np.float64)[which]
         clients = np.array([work.num_clients for work in works], np.float64)[which]
         communication_s = self._communication_s(sizes[:, 0], sizes[:, 1], clients * rates)
-        sampled, where = np.unique(sampled_clients(rates, clients), return_inverse=True)
+        sampled, where = np.unique(num_sampled_clients(rates, clients), return_inverse=True)
         stragglers = np.array([harmonic(int(number)) for number in sampled], np.float64)[where]
         client_s = self.client_compute_mean_s * units
         computation_s = rounds * (client_s * stragglers + self.server_compute_s)

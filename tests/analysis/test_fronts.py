@@ -17,7 +17,7 @@ pytest.importorskip("moocore")
 from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.multi_objective import attained
+from fedhpo_gym.evaluation.multi_objective import attainment_surfaces
 from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.record import RunRecord
 from fedhpo_gym.records.runs import ScoredTrials, at_full_level, scale_errors, volume_regret
@@ -85,7 +85,7 @@ POINTS = st.lists(st.lists(st.integers(0, 6), min_size=2, max_size=2), min_size=
 @given(st.lists(POINTS, min_size=1, max_size=5), st.sampled_from([0.25, 0.5, 0.75, 1.0]))
 def test_attainment_is_its_definition(runs: list[list[list[int]]], share: float) -> None:
     errors = [np.array(run, dtype=np.float64) for run in runs]
-    surface = attained(errors, [share])[share]
+    surface = attainment_surfaces(errors, [share])[share]
     for point in np.ndindex(8, 8):
         reached = np.mean([(run <= point).all(axis=1).any() for run in errors]) >= share - 1e-9
         assert (surface <= point).all(axis=1).any() == reached

@@ -10,9 +10,9 @@ import pytest
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import (
-    attained,
-    growing_volumes,
+    attainment_surfaces,
     hypervolume,
+    incumbent_volumes,
     non_dominated,
 )
 
@@ -53,21 +53,21 @@ def test_growing_volumes_are_of_the_front_that_one_believes_in(objectives: int, 
     believed = [
         hypervolume(errors[:n][non_dominated(told[:n])], corner) for n in range(1, len(told) + 1)
     ]
-    assert growing_volumes(errors, corner, told).tolist() == believed
+    assert incumbent_volumes(errors, corner, told).tolist() == believed
     calm = [hypervolume(errors[:n], corner) for n in range(1, len(errors) + 1)]
-    assert growing_volumes(errors, corner, errors).tolist() == calm
+    assert incumbent_volumes(errors, corner, errors).tolist() == calm
 
 
 def test_a_front_that_one_believes_in_is_of_numbers_that_fit() -> None:
     points, corner = np.ones((3, 2)), np.full(2, 2.0)
     for told in (points[:2], np.ones((4, 2)), points[:, :1], np.ones(3)):
         with pytest.raises(InvalidArgumentError, match="`observed` must"):
-            growing_volumes(points, corner, told)
+            incumbent_volumes(points, corner, told)
     unknown = np.array([[0.0, 0.0], [np.nan, 0.0], [1.0, 1.0]])
     with pytest.raises(InvalidArgumentError, match="`observed` must"):
-        growing_volumes(points, corner, unknown)
+        incumbent_volumes(points, corner, unknown)
     with pytest.raises(InvalidArgumentError, match="`errors` must"):
-        growing_volumes(unknown, corner, points)
+        incumbent_volumes(unknown, corner, points)
 
 
 @pytest.mark.parametrize("objectives", [2, 3, 4])
@@ -116,4 +116,4 @@ def test_what_are_no_points_is_refused(points: Any) -> None:
 )
 def test_what_runs_cannot_attain(runs: Any, shares: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        attained(runs, shares)
+        attainment_surfaces(runs, shares)

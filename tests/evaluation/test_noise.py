@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.noise import Noise, clients_evaluated, exchanged
+from fedhpo_gym.evaluation.noise import Noise, count_reporting_clients, exchange_samples
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import COST_NAMES, NO_PRIVACY, OBJECTIVES, Spending, get_objective
 
@@ -119,7 +119,7 @@ def test_unbiased_clients_give_unbiased_means() -> None:
     number = 4000
     truth = made_up(number, equal=True)
     heard = Noise(clients=0.2).apply(truth, rngs(number), BOUNDS)
-    assert (clients_evaluated(heard) == 4).all()
+    assert (count_reporting_clients(heard) == 4).all()
     clients = truth.clients("val", "loss")[0, 0]
     # Of a mean of n out of N without replacement: s^2 / n (1 - n / N).
     variance = clients.var(ddof=1) / 4 * (1 - 4 / CLIENTS)
@@ -184,11 +184,13 @@ def test_exchanged_samples_keep_all_right_answers_and_sizes() -> None:
     right = rng.binomial(samples, 0.3)
     accuracy = np.where(samples > 0, right / np.maximum(samples, 1), np.nan)
     for share in (0.0, 0.5, 1.0):
-        found = exchanged(accuracy, samples, share, stream(1, "test"))
+        found = exchange_samples(accuracy, samples, share, stream(1, "test"))
         now = np.nan_to_num(found) * samples
         np.testing.assert_allclose(now, np.rint(now), atol=1e-9)
         np.testing.assert_array_equal(np.rint(now).sum(axis=1), right.sum(axis=1))
-    np.testing.assert_array_equal(exchanged(accuracy, samples, 0.0, stream(1, "test")), accuracy)
+    np.testing.assert_array_equal(
+        exchange_samples(accuracy, samples, 0.0, stream(1, "test")), accuracy
+    )
 
 
 @pytest.mark.slow
@@ -196,7 +198,9 @@ def test_exchanging_everything_makes_clients_random_samples() -> None:
     """Of K right among M answers, a client of n gets hypergeometric many: mean and variance."""
     samples = np.array([[5, 10, 15, 20]])
     accuracy = np.array([[0.0, 0.0, 1.0, 1.0]])
-    drawn = np.array([exchanged(accuracy, samples, 1.0, rng)[0] for rng in rngs(4000)]) * samples
+    drawn = (
+        np.array([exchange_samples(accuracy, samples, 1.0, rng)[0] for rng in rngs(4000)]) * samples
+    )
     share, size = 35 / 50, samples[0]
     variance = size * share * (1 - share) * (50 - size) / 49
     assert np.abs(drawn.mean(axis=0) - size * share).max() < 4 * math.sqrt(variance.max() / 4000)
@@ -209,14 +213,14 @@ def test_noise_exchanges_the_validation_samples_of_every_evaluation() -> None:
     weights = truth.num_samples[..., VAL]
     for row, rng in enumerate(rngs(2)):
         accuracy = truth.best[row, ..., VAL, ACCURACY]
-        expected = exchanged(accuracy, weights, 1.0, rng)
+        expected = exchange_samples(accuracy, weights, 1.0, rng)
         np.testing.assert_array_equal(heard.best[row, ..., VAL, ACCURACY], expected)
         assert (expected != accuracy).any()
 
 
 def test_what_is_no_count_of_answers_cannot_be_exchanged() -> None:
-    with pytest.raises(InvalidArgumentError, match="right"):
-        exchanged(np.array([[0.37, 0.5]]), np.array([[10, 10]]), 0.5, stream(0, "test"))
+    with pytest.raises(InvalidArgumentError, match="correct"):
+        exchange_samples(np.array([[0.37, 0.5]]), np.array([[10, 10]]), 0.5, stream(0, "test"))
 
 
 BAD: list[dict[str, Any]] = [

@@ -20,8 +20,8 @@ from fedhpo_gym.evaluation.records import (
     Evaluation,
     Evaluations,
     Fidelity,
-    client_means,
-    sampled_clients,
+    mean_over_clients,
+    num_sampled_clients,
     sum_in_order,
 )
 from fedhpo_gym.objectives import client_fairness, fairness_vector, get_objective
@@ -150,7 +150,7 @@ def test_fidelity_holds_builtin_numbers_and_hashes() -> None:
 )
 def test_sampled_clients(rate: float, clients: int, sampled: int) -> None:
     assert Fidelity(1, rate).sampled_clients(clients) == sampled
-    assert sampled_clients(np.array([rate]), np.array([clients])).tolist() == [sampled]
+    assert num_sampled_clients(np.array([rate]), np.array([clients])).tolist() == [sampled]
 
 
 @pytest.mark.parametrize("clients", [12, 64, 1000, 100_000])
@@ -163,11 +163,11 @@ def test_a_rate_that_went_through_an_action_samples_as_many_clients(
     rate = Dimension("client_sample_rate", low, 1.0, "float", log=log)
     actions = rate.encode_many(sampled / clients).astype(np.float32)
     rates = rate.decode_many(actions.astype(np.float64))
-    assert sampled_clients(rates, np.array(clients)).tolist() == sampled.tolist()
+    assert num_sampled_clients(rates, np.array(clients)).tolist() == sampled.tolist()
     alone = [Fidelity(1, one).sampled_clients(clients) for one in rates[:: clients // 12].tolist()]
     assert alone == sampled[:: clients // 12].tolist()
     below = sampled[1:] / clients - 1e-3 / clients - 2.0**-24
-    assert sampled_clients(below, np.array(clients)).tolist() == sampled[:-1].tolist()
+    assert num_sampled_clients(below, np.array(clients)).tolist() == sampled[:-1].tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -246,7 +246,7 @@ def test_means_add_client_after_client(b: int, s: int, n: int, order: Any, seed:
     samples[:, :, rng.integers(n)] = 1
     values[rng.random(values.shape) < 0.1] = np.nan
     values[samples > 0] = np.nan_to_num(values[samples > 0])
-    found = client_means(values, samples)
+    found = mean_over_clients(values, samples)
     for at in np.ndindex(b, 3, 3):
         each = []
         for seed_ in range(s):

@@ -10,7 +10,7 @@ import pytest
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.stats import (
-    _groups,
+    _find_groups,
     area,
     binomial_tail,
     bootstrap_band,
@@ -155,8 +155,8 @@ def test_groups_of_a_critical_difference_are_the_longest_alike() -> None:
 
 def test_groups_may_overlap_and_hold_no_pair_that_differs() -> None:
     alike = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=bool)
-    assert _groups(alike) == ((0, 1), (1, 2))
-    assert _groups(np.ones((3, 3), dtype=bool)) == ((0, 2),)
+    assert _find_groups(alike) == ((0, 1), (1, 2))
+    assert _find_groups(np.ones((3, 3), dtype=bool)) == ((0, 2),)
 
 
 def test_where_friedman_sees_nothing_all_are_one_group() -> None:
@@ -197,7 +197,7 @@ def test_friedman_and_nemenyi_are_autoranks(
     assert range_tail(q, agents) == pytest.approx(0.05, rel=1e-3)
     assert np.argsort(mean_ranks(values)).tolist() == order
     alike = nemenyi(values)[np.ix_(order, order)] > 0.05
-    assert list(_groups(alike)) == groups
+    assert list(_find_groups(alike)) == groups
 
 
 def test_the_rank_sum_test_counts_every_way_to_draw_a_sample() -> None:

@@ -246,7 +246,7 @@ def test_an_import_that_fails_leaves_what_was_there(
     content = {p: p.read_bytes() for d in (tables, own_folder) for p in d.rglob("*") if p.is_file()}
     assert len(content) == 3
     full = OSError(errno.ENOSPC, "No space left on device")
-    module, name = {"health": (health, "health_of"), "numbers": (archive, "_archived")}[at]
+    module, name = {"health": (health, "health_of"), "numbers": (archive, "_pack_arrays")}[at]
     monkeypatch.setattr(module, name, mock.Mock(side_effect=full))
     with pytest.raises(OSError, match="No space"):
         fedhpo_gym.import_results(frame.assign(val_loss=9.0), "Mine", 10, **MINE)

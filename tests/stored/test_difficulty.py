@@ -194,7 +194,7 @@ def test_kendall_by_hand() -> None:
 
 @pytest.mark.parametrize("at_once", [7, 1 << 22])
 def test_kendall_is_that_of_scipy(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.evaluation.multi_objective._PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr("fedhpo_gym.evaluation.multi_objective._MAX_PAIRS", at_once)
     rng = np.random.default_rng(0)
     one, other = rng.integers(0, 20, (2, 60)).astype(float)
     other += one

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems_table import PAGE, page
+from problems_table import CSV, PAGE, csv_text, page
 
 from fedhpo_gym.core.archive import DIGEST_ENTRY, add_to_card
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
@@ -250,3 +250,4 @@ def test_a_wrong_figure_would_be_noticed() -> None:
 def test_the_page_says_what_the_cards_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python docs/site/problems_table.py`"
+    assert CSV.read_text(encoding="utf-8") == csv_text(), "run `python docs/site/problems_table.py`"

@@ -18,7 +18,7 @@ import fedhpo_gym
 from fedhpo_gym.cli.listing import answering
 from fedhpo_gym.cli.problems import limits_of, limits_request
 from fedhpo_gym.envs.trial import truth as truths
-from fedhpo_gym.envs.trial.truth import Truth
+from fedhpo_gym.envs.truth import Truth
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.stored import remembered
 from fedhpo_gym.stored.health import health_cards, open_card

@@ -28,10 +28,10 @@ class CrewHere(Generic[J]):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def do(self, jobs: Iterable[J], advance: Callable[[], None]) -> list[Any]:
-        return [done.result for done in self.each(jobs, advance)]
+    def run(self, jobs: Iterable[J], advance: Callable[[], None]) -> list[Any]:
+        return [done.result for done in self.run_each(jobs, advance)]
 
-    def each(
+    def run_each(
         self, jobs: Iterable[J], advance: Callable[[], None], _timeout_s: float = math.inf
     ) -> Iterator[JobResult[J]]:
         for job in jobs:

@@ -40,7 +40,7 @@ from fedhpo_gym.evaluation.records import (
     Evaluation,
     Evaluations,
     Fidelity,
-    evaluation_of,
+    evaluation_from_curves,
 )
 from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.space import Value
@@ -337,7 +337,7 @@ class FederatedScope(Backend):
         diverged = np.array([one.curve.diverged_at for one in kept], dtype=np.int64)
         assert self._samples is not None  # noqa: S101 - a course that has trained told them
         known = (metrics, np.array(rounds), diverged)
-        return evaluation_of(*known, self._samples.copy(), self.seeds, fidelity)
+        return evaluation_from_curves(*known, self._samples.copy(), self.seeds, fidelity)
 
     def _trained(
         self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int

@@ -118,11 +118,11 @@ class MetaEnv(SetupEnv):
 
     def candidates(self) -> NDArray[np.float32] | None:
         """Return the (c, d) coordinates of configurations that were not tried; None for any."""
-        known = self.setup.candidates(int(self._process.task[0]))
-        if known is None:
+        actions = self.setup.candidates(int(self._process.task[0]))
+        if actions is None:
             return None
-        untried = self._process.untried(0) if self._ready else np.ones(len(known), np.bool_)
-        return np.asarray(known[untried] if untried.any() else known)
+        untried = self._process.untried(0) if self._ready else np.ones(len(actions), np.bool_)
+        return np.asarray(actions[untried] if untried.any() else actions)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return the (P,) places that were not tried: what MaskablePPO of SB3-Contrib asks."""
@@ -141,54 +141,54 @@ class MetaEnv(SetupEnv):
         process = self._process
         if not self._ready or process.over[0]:
             raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
-        taken = self._checked(action)
-        gain = process.step(taken[None])
+        checked = self._checked(action)
+        gain = process.step(checked[None])
         self._scores.append(float(process.scores[0]))
         if self.render_mode == "human":
             self.render()
         reward: Any = float(gain[0])
         if self.vector_reward:
             reward = self.setup.vector_of(process.values)[0].astype(np.float32)
-        return self._observation(), reward, bool(process.over[0]), False, self._info(taken)
+        return self._observation(), reward, bool(process.over[0]), False, self._info(checked)
 
     def _checked(self, action: Any) -> NDArray[Any]:
         if self.setup.by_index:
             # Policies return an integer as an array of one.
             is_array = isinstance(action, np.ndarray) and action.size == 1
-            place = as_integer(action.item() if is_array else action)
+            index = as_integer(action.item() if is_array else action)
             count = self.action_space.n  # type: ignore[attr-defined]
-            if place is None or not 0 <= place < count:
+            if index is None or not 0 <= index < count:
                 raise InvalidArgumentError(
                     f"`action` must be an integer from 0 to {count - 1}, got {short_repr(action)}"
                 )
-            return np.asarray(place, np.intp)
+            return np.asarray(index, np.intp)
         return checked_action(action, self.action_space.shape)
 
     def _info(self, action: NDArray[Any]) -> Info:
         process, setup = self._process, self.setup
         values = dict(zip(setup.data.objectives, process.values[0].tolist(), strict=True))
         trial, score = int(process.trials[0]), float(process.scores[0])
-        configuration, place = process.configuration(0, action), int(process.places[0])
+        configuration, pool_index = process.configuration(0, action), int(process.places[0])
         fidelity = process.fidelity(0)
         if process.best_trial[0] == trial:
             found = {"trial": trial, "configuration": configuration, "score": score}
             self._incumbent = {**found, "val_loss": values["val_loss"]}
-        best, true = self._incumbent, process.truth(0)
+        best, noise_free_values = self._incumbent, process.truth(0)
         truth: dict[str, Any] = {}
-        if true is not None:
-            names = [one.name for one in self.objectives]
-            own = dict(zip(names, true[setup.columns].tolist(), strict=True))
+        if noise_free_values is not None:
+            names = [name.name for name in self.objectives]
+            noise_free = dict(zip(names, noise_free_values[setup.columns].tolist(), strict=True))
             if best["trial"] == trial:
-                self._true_incumbent = dict(own)
-            truth["truth"] = {"objectives": own, "incumbent": dict(self._true_incumbent)}
+                self._true_incumbent = dict(noise_free)
+            truth["truth"] = {"objectives": noise_free, "incumbent": dict(self._true_incumbent)}
         return {
             **truth,
             "trial": trial,
-            **({} if place == NOWHERE else {"place": place}),
+            **({} if pool_index == NOWHERE else {"place": pool_index}),
             "configuration": dict(configuration),
             "fidelity": fidelity,
-            "objectives": {one.name: values[one.name] for one in setup.objectives},
-            "cost": {**{one: values[one] for one in COSTS}, "rounds": fidelity["round"]},
+            "objectives": {name.name: values[name.name] for name in setup.objectives},
+            "cost": {**{name: values[name] for name in COSTS}, "rounds": fidelity["round"]},
             "test": {"loss": values["test_loss"], "accuracy": 1.0 - values["test_error"]},
             "score": score,
             "elapsed_s": float(process.elapsed_s[0]),

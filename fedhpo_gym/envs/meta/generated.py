@@ -80,9 +80,11 @@ class GeneratedSetup(MetaSetup):
     def __init__(self, data: TaskGenerator, arguments: GeneratedArguments) -> None:
         super().__init__(arguments, data, MOST_TRIALS)
         wanted = arguments.instances
-        asked = [wanted] if isinstance(wanted, int) else wanted
-        self.instances = range(TASKS) if asked is None else tuple(dict.fromkeys(asked))
-        numbers = () if asked is None else map(as_integer, self.instances)
+        numbers_or_none = [wanted] if isinstance(wanted, int) else wanted
+        self.instances = (
+            range(TASKS) if numbers_or_none is None else tuple(dict.fromkeys(numbers_or_none))
+        )
+        numbers = () if numbers_or_none is None else map(as_integer, self.instances)
         if not self.instances or any(one is None or not 0 <= one < TASKS for one in numbers):
             raise InvalidArgumentError(
                 f"`instances` must be integers from 0 to {TASKS - 1}, at least one, got "
@@ -130,25 +132,25 @@ class GeneratedSetup(MetaSetup):
         return self._answers(actions)[0][:, self.columns]
 
     def lattice(self) -> tuple[Singles, Floats]:
-        size, own = (CANDIDATES, len(self.data.space)), self.first
-        drawn = named_stream("generated_truth", 0).uniform(-1, 1, size).astype(np.float32)
-        elites = self.data.arrays["elites"][own.network[0]]
-        actions = np.concatenate([own.best_action, elites, drawn])
+        size, task = (CANDIDATES, len(self.data.space)), self.first
+        random_actions = named_stream("generated_truth", 0).uniform(-1, 1, size).astype(np.float32)
+        elites = self.data.arrays["elites"][task.network[0]]
+        actions = np.concatenate([task.best_action, elites, random_actions])
         values, losses = self._answers(actions)
-        kept = losses >= losses[0]  # or regret would be another than that of episodes
-        return actions[kept], values[kept][:, self.columns]
+        no_better = losses >= losses[0]  # or regret would be another than that of episodes
+        return actions[no_better], values[no_better][:, self.columns]
 
-    def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
+    def source_tasks(self, task_indices: Sequence[int]) -> tuple[SourceTask, ...]:
         """Return other tasks of the generator, by numbers and trials that are always the same.
 
         Their trials have no noise, and the highest of fidelities that actions choose.
         """
-        known = {self.instances[i] for i in own} if len(own) < TASKS else set()
+        excluded = {self.instances[i] for i in task_indices} if len(task_indices) < TASKS else set()
         free = np.ones((SOURCE_TRIALS, len(self.fidelity_space)), np.float32)
         return tuple(
-            one._replace(actions=np.hstack([one.actions, free]))
-            for number, one in _source_tasks(self.data).items()
-            if number not in known
+            source._replace(actions=np.hstack([source.actions, free]))
+            for task_number, source in _source_tasks(self.data).items()
+            if task_number not in excluded
         )[:SOURCES]
 
 
@@ -158,12 +160,14 @@ def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
     rng = named_stream("generated_sources", 0)
     numbers = rng.integers(TASKS, size=2 * SOURCES).tolist()
     tasks = data.draw(numbers)
-    drawn = rng.uniform(-1, 1, (SOURCE_TRIALS, len(data.space))).astype(np.float32)
-    found = {}
-    for i, number in enumerate(numbers):
-        scores = data.true_scores(tasks.at(np.full(SOURCE_TRIALS, i)), drawn)
-        found[number] = SourceTask(f"{data.name} {number}", drawn, scores, tasks.facts[i])
-    return found
+    actions = rng.uniform(-1, 1, (SOURCE_TRIALS, len(data.space))).astype(np.float32)
+    sources = {}
+    for i, task_number in enumerate(numbers):
+        scores = data.true_scores(tasks.at(np.full(SOURCE_TRIALS, i)), actions)
+        sources[task_number] = SourceTask(
+            f"{data.name} {task_number}", actions, scores, tasks.facts[i]
+        )
+    return sources
 
 
 class GeneratedProcess(MetaProcess):
@@ -173,12 +177,12 @@ class GeneratedProcess(MetaProcess):
 
     def __init__(self, setup: GeneratedSetup, layout: Layout, frame: Singles) -> None:
         super().__init__(setup, layout, frame)
-        number = len(frame)
-        self._tasks = setup.first.at(np.zeros(number, np.intp))
-        self._cells = np.full(number, setup.cell)
+        num_envs = len(frame)
+        self._tasks = setup.first.at(np.zeros(num_envs, np.intp))
+        self._cells = np.full(num_envs, setup.cell)
         self.noisy = setup.arguments.noise == "fresh"
         factors = setup.data.arrays["noise"].shape[1] if self.noisy else 0
-        self._noise = np.zeros((number, setup.trials, factors))
+        self._noise = np.zeros((num_envs, setup.trials, factors))
 
     def _begin(self, where: Indices, tasks: Integers, keys: Keys) -> Floats:
         fresh = self.setup.draw(tasks.tolist())
@@ -187,8 +191,8 @@ class GeneratedProcess(MetaProcess):
         if keys is not None:
             shape = self._noise.shape[1:]
             rngs = streams("generated_noise", [(key,) for key in keys.tolist()])
-            drawn = [(rng.standard_normal(shape), rng.random(shape[0])) for rng in rngs]
-            self._noise[where] = [heavy(*one) for one in drawn]
+            draws = [(rng.standard_normal(shape), rng.random(shape[0])) for rng in rngs]
+            self._noise[where] = [heavy(*draw) for draw in draws]
         return fresh.facts
 
     def _answer(self, actions: NDArray[Any]) -> tuple[Floats, Singles]:
@@ -201,29 +205,30 @@ class GeneratedProcess(MetaProcess):
             noise = self._noise[self._rows, np.minimum(self.trials, setup.trials - 1)]
         elif setup.arguments.noise == "frozen":
             noise = data.frozen_noise(self._tasks.number, features)
-        self._asked = features
+        self._features = features
         self.values, losses = data.evaluate(self._tasks, features, self._cells, noise)
         return score_of(losses, self.entropy), features.astype(np.float32)
 
     def truth(self, index: int) -> Floats | None:
         if self.setup.arguments.noise == "none":
             return None
-        own = np.array([index])
-        tasks, features, cells = self._tasks.at(own), self._asked[own], self._cells[own]
+        rows = np.array([index])
+        tasks, features, cells = self._tasks.at(rows), self._features[rows], self._cells[rows]
         return np.asarray(self.setup.data.evaluate(tasks, features, cells)[0][0])
 
     def _chosen(self, coordinates: Singles) -> NDArray[np.intp]:
         """Return the (N,) fidelities that actions choose, and show them."""
-        setup, known = self.setup, self.setup.known
-        asked = setup.fidelity_space.decode_columns(coordinates)
+        setup, grids = self.setup, self.setup.fidelity_grids
+        columns = setup.fidelity_space.decode_columns(coordinates)
         places = {
-            name: np.searchsorted(known[name], asked.get(name, setup.fixed[name])) for name in known
+            name: np.searchsorted(grids[name], columns.get(name, setup.fixed[name]))
+            for name in grids
         }
         free = len(setup.fidelity_space)
         start = self._columns["fidelities"] + free * np.minimum(self.trials, setup.trials - 1)
-        told = np.clip((coordinates + 1.0) * 0.5, 0.0, 1.0)
-        self._frame[self._rows[:, None], start[:, None] + np.arange(free)] = told
-        cells = places["client_sample_rate"] * len(known["round"]) + places["round"]
+        shares = np.clip((coordinates + 1.0) * 0.5, 0.0, 1.0)
+        self._frame[self._rows[:, None], start[:, None] + np.arange(free)] = shares
+        cells = places["client_sample_rate"] * len(grids["round"]) + places["round"]
         return np.broadcast_to(cells, len(coordinates)).astype(np.intp)
 
     def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:

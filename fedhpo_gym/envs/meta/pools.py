@@ -82,7 +82,7 @@ class PoolSetup(MetaSetup):
             )
         self.exact = not arguments.continuous
         self.by_index = self.exact and arguments.actions == "index"
-        round_, rate = (self.known[name].index(self.fixed[name]) for name in FIDELITIES)
+        round_, rate = (self.fidelity_grids[name].index(self.fixed[name]) for name in FIDELITIES)
         solvable = np.ptp(data.scores[:, :, rate, round_], axis=1) > 0
         self.tasks = tuple(task for task in self._tasks(arguments.instances) if solvable[task])
         if not self.tasks:
@@ -102,14 +102,14 @@ class PoolSetup(MetaSetup):
         self.actions = data.actions[list(self.tasks)]
         self.facts = data.arrays["features"][list(self.tasks)].astype(np.float32)
 
-    def _tasks(self, wanted: str | Sequence[str]) -> tuple[int, ...]:
-        data, found = self.data, dict[int, None]()
-        for name in [wanted] if isinstance(wanted, str) else wanted:
+    def _tasks(self, names: str | Sequence[str]) -> tuple[int, ...]:
+        data, positions = self.data, dict[int, None]()
+        for name in [names] if isinstance(names, str) else names:
             require_known("instance", name, (*META_SPLITS, *data.names))
-            own = data.where(name) if name in META_SPLITS else (data.index(name),)
-            found |= dict.fromkeys(own)
+            matches = data.where(name) if name in META_SPLITS else (data.index(name),)
+            positions |= dict.fromkeys(matches)
         suffices = not self.arguments.continuous
-        return tuple(task for task in found if suffices or data.tau[task] >= MODEL_SUFFICES)
+        return tuple(task for task in positions if suffices or data.tau[task] >= MODEL_SUFFICES)
 
     @cached_property
     def action_space(self) -> gym.spaces.Discrete | gym.spaces.Box:
@@ -149,9 +149,9 @@ class PoolSetup(MetaSetup):
         tasks = np.full(len(actions), self.tasks[0], np.intp)
         return self.data.answer(tasks, actions)[0][:, self.columns]
 
-    def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
+    def source_tasks(self, task_indices: Sequence[int]) -> tuple[SourceTask, ...]:
         """Return what agents may learn from: meta-train, less the surveys of some of `tasks`."""
-        surveys = {self.data.surveys[self.tasks[one]] for one in own}
+        surveys = {self.data.surveys[self.tasks[index]] for index in task_indices}
         return self.data.source_tasks("train", surveys)
 
 
@@ -174,8 +174,8 @@ class PoolProcess(MetaProcess):
         setup = self.setup
         if setup.arguments.continuous:
             tasks = np.asarray(setup.tasks)[self.task]
-            self.values, asked = setup.data.answer(tasks, np.asarray(actions, np.float32))
-            last = asked.astype(np.float32)
+            self.values, features = setup.data.answer(tasks, np.asarray(actions, np.float32))
+            last = features.astype(np.float32)
         else:
             self.places = actions if setup.by_index else self._nearest(actions)
             self.values = setup.values[self.task, self.places]
@@ -186,12 +186,12 @@ class PoolProcess(MetaProcess):
     def _nearest(self, actions: NDArray[Any]) -> NDArray[np.intp]:
         """Return each episode's nearest untried place: it has no more trials than places."""
         setup = self.setup
-        wanted = setup.data.space.features(np.asarray(actions, np.float32))
-        found = np.empty(len(actions), np.intp)
-        for row, point in enumerate(wanted):
+        features = setup.data.space.features(np.asarray(actions, np.float32))
+        indices = np.empty(len(actions), np.intp)
+        for row, point in enumerate(features):
             distance = ((setup.features[self.task[row]] - point) ** 2).sum(axis=1)
-            found[row] = np.where(self.untried(row), distance, np.inf).argmin()
-        return found
+            indices[row] = np.where(self.untried(row), distance, np.inf).argmin()
+        return indices
 
     def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
         data = self.setup.data

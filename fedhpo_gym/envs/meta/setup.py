@@ -14,7 +14,7 @@ from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.core.arrays import Bools, Floats, Indices, Integers, Singles
 from fedhpo_gym.core.checks import as_integer, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError, require_known
-from fedhpo_gym.envs.trial.truth import SearchResult, Truth
+from fedhpo_gym.envs.truth import SearchResult, Truth
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, named_stream
 from fedhpo_gym.evaluation.records import FIDELITIES, Fidelity, SourceTask
 from fedhpo_gym.objectives import OBJECTIVES
@@ -33,7 +33,7 @@ class MetaSetup(ABC):
         arguments: what the environment was made with.
         data: where numbers come from.
         trials: trials of an episode.
-        known: rounds and client sample rates that may be asked for.
+        fidelity_grids: rounds and client sample rates that are answered.
         fixed: the fidelity of all trials, but what they choose themselves.
         objectives: the M objectives.
     """
@@ -46,23 +46,26 @@ class MetaSetup(ABC):
     fidelity_space = SearchSpace(())
     """What a trial may choose of its fidelity."""
 
-    def __init__(self, arguments: Any, data: MetaData | TaskGenerator, most: int) -> None:
+    def __init__(self, arguments: Any, data: MetaData | TaskGenerator, max_trials: int) -> None:
         self.arguments, self.data = arguments, data
         trials = as_integer(arguments.trials)
-        if trials is None or not 1 <= trials <= most:
+        if trials is None or not 1 <= trials <= max_trials:
             raise InvalidArgumentError(
-                f"`trials` must be an integer from 1 to {most}, got {short_repr(arguments.trials)}"
+                f"`trials` must be an integer from 1 to {max_trials}, got "
+                f"{short_repr(arguments.trials)}"
             )
         self.trials = trials
-        asked = dict(arguments.fidelity or {})
-        for name in asked:
+        fidelity = dict(arguments.fidelity or {})
+        for name in fidelity:
             require_known("fidelity", name, FIDELITIES)
-        self.known = dict(zip(FIDELITIES, (data.rounds, data.rates), strict=True))
-        self.fixed = {name: asked.get(name, self.known[name][-1]) for name in FIDELITIES}
+        self.fidelity_grids = dict(zip(FIDELITIES, (data.rounds, data.rates), strict=True))
+        self.fixed = {
+            name: fidelity.get(name, self.fidelity_grids[name][-1]) for name in FIDELITIES
+        }
         for name, value in self.fixed.items():
-            if value not in self.known[name]:
+            if value not in self.fidelity_grids[name]:
                 raise InvalidArgumentError(
-                    f"`fidelity['{name}']` must be one of {self.known[name]}, got "
+                    f"`fidelity['{name}']` must be one of {self.fidelity_grids[name]}, got "
                     f"{short_repr(value)}"
                 )
         for name in arguments.objectives:
@@ -109,18 +112,22 @@ class MetaSetup(ABC):
 
     @cached_property
     def reward_space(self) -> gym.spaces.Box:
-        low, high = np.array([one.score_bounds for one in self.objectives], np.float32).T
+        low, high = np.array(
+            [objective.score_bounds for objective in self.objectives], np.float32
+        ).T
         return gym.spaces.Box(low, high, dtype=np.float32)
 
     @property
     def columns(self) -> list[int]:
         """Where among the Q values those of the M objectives are."""
-        return [self.data.objectives.index(one.name) for one in self.objectives]
+        return [self.data.objectives.index(objective.name) for objective in self.objectives]
 
     def vector_of(self, values: Floats) -> Floats:
         """Return the (N, M) scores of the objectives, higher is better, of (N, Q) values."""
         pairs = zip(self.objectives, self.columns, strict=True)
-        return np.stack([-one.errors(values[:, column]) for one, column in pairs], axis=1)
+        return np.stack(
+            [-objective.errors(values[:, column]) for objective, column in pairs], axis=1
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what opens it again: its arguments, not its data."""
@@ -135,15 +142,11 @@ class MetaSetup(ABC):
         return None
 
     @abstractmethod
-    def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
+    def source_tasks(self, task_indices: Sequence[int]) -> tuple[SourceTask, ...]:
         """Return what agents may learn from that are to solve some of the tasks."""
 
     exact = False
     """Whether nothing but the lattice may be taken."""
-
-    def violations(self, values: Floats) -> Floats:
-        """Return the (n,) violations of constraints, of which there are none."""
-        return np.zeros(len(values))
 
     @abstractmethod
     def lattice(self) -> tuple[Singles, Floats]:
@@ -161,12 +164,12 @@ class MetaSetup(ABC):
         """Return what `reset` says of an episode."""
         return {
             "instance": task,
-            "objective_names": [one.name for one in self.objectives],
+            "objective_names": [objective.name for objective in self.objectives],
             "fingerprint": self.data.fingerprint,
         }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class MetaTruth(Truth):
     """The values of all objectives, of every configuration of a task's pool.
 
@@ -174,21 +177,26 @@ class MetaTruth(Truth):
     generated task of those where its optimum was searched, and of draws that are no better.
     """
 
-    _setup: MetaSetup  # type: ignore[assignment]
+    _setup: MetaSetup
 
     @property
     def search_space(self) -> SearchSpace:
         return self._setup.data.space
 
+    @property
+    def fidelity(self) -> dict[str, Value]:
+        return dict(self._setup.fixed)
+
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> Floats:
-        encoded = [self.search_space.encode(one) for one in configurations]
+        encoded = [self.search_space.encode(configuration) for configuration in configurations]
         actions = np.reshape(np.array(encoded, np.float32), (-1, len(self.search_space)))
         if self.exact:
-            (away,) = np.nonzero(self._distances(actions).min(axis=1) > 1e-9)  # rounding moves less
-            if away.size:
+            # Rounding moves an action less.
+            (off_pool,) = np.nonzero(self._distances(actions).min(axis=1) > 1e-9)
+            if off_pool.size:
                 raise OffGridError(
                     f"`configurations` must be in the pool of {self._setup.instances[0]}, got "
-                    f"{short_repr(configurations[away[0]])}; `truth.query(i)` says the i-th"
+                    f"{short_repr(configurations[off_pool[0]])}; `truth.query(i)` says the i-th"
                 )
         return self._values_of(actions)
 
@@ -196,8 +204,9 @@ class MetaTruth(Truth):
         return self._regret(self._values_of(np.asarray(actions, np.float32)))
 
     def _query_of(self, row: int) -> CheckedQuery:
-        configuration = self._setup.configuration(self._asked, row)
-        return configuration, Fidelity(**self.fidelity)  # type: ignore[arg-type]
+        configuration = self._setup.configuration(self._queries, row)
+        fixed = self._setup.fixed
+        return configuration, Fidelity(int(fixed["round"]), float(fixed["client_sample_rate"]))
 
     def under(self, constraints: Any) -> NoReturn:
         raise InvalidArgumentError("`constraints` must be left out: these tasks have none")
@@ -210,8 +219,8 @@ class MetaTruth(Truth):
 
     def _distances(self, actions: Singles) -> Floats:
         """Return the squares of (n, P) distances of actions from the pool."""
-        asked, known = map(self.search_space.features, (actions, self._asked))
-        return np.asarray(((asked[:, None] - known) ** 2).sum(axis=2))
+        features, pool_features = map(self.search_space.features, (actions, self._queries))
+        return np.asarray(((features[:, None] - pool_features) ** 2).sum(axis=2))
 
 
 def truth_of(setup: MetaSetup) -> MetaTruth:
@@ -227,7 +236,7 @@ def truth_of(setup: MetaSetup) -> MetaTruth:
         )
     actions, values = setup.lattice()
     result = SearchResult(lambda: (actions, values, len(values)))
-    return MetaTruth(setup.objectives, setup.exact, setup, result)
+    return MetaTruth(objectives=setup.objectives, exact=setup.exact, _setup=setup, _result=result)
 
 
 NOWHERE = -1
@@ -253,20 +262,24 @@ class MetaProcess(ABC):
 
     def __init__(self, setup: MetaSetup, layout: Layout, frame: Singles) -> None:
         self.setup, self._frame = setup, frame
-        number = len(frame)
+        num_envs = len(frame)
         self._most = setup.trials
-        self._rows = np.arange(number)
-        self.task = np.zeros(number, np.int64)
-        self.trials = np.zeros(number, np.int64)
-        self.elapsed_s = np.zeros(number)
-        self.places = np.full(number, NOWHERE, np.intp)
-        self.values: Floats = np.zeros((number, len(setup.data.objectives)))
-        self.entropy, self.low, self.high = np.ones(number), np.zeros(number), np.ones(number)
-        self.scores, self.best, self.share = np.zeros(number), np.zeros(number), np.zeros(number)
-        self.best_trial = np.zeros(number, np.int64)
+        self._rows = np.arange(num_envs)
+        self.task = np.zeros(num_envs, np.int64)
+        self.trials = np.zeros(num_envs, np.int64)
+        self.elapsed_s = np.zeros(num_envs)
+        self.places = np.full(num_envs, NOWHERE, np.intp)
+        self.values: Floats = np.zeros((num_envs, len(setup.data.objectives)))
+        self.entropy, self.low, self.high = np.ones(num_envs), np.zeros(num_envs), np.ones(num_envs)
+        self.scores, self.best, self.share = (
+            np.zeros(num_envs),
+            np.zeros(num_envs),
+            np.zeros(num_envs),
+        )
+        self.best_trial = np.zeros(num_envs, np.int64)
         # No views of the frame are kept: in a copy they would be of other numbers.
         self._slices = layout.columns
-        self._columns = {name: own.start for name, own in layout.columns.items()}
+        self._columns = {name: columns.start for name, columns in layout.columns.items()}
         self._time, self._loss = map(setup.data.objectives.index, ("time_s", LOSS))
 
     def draws(self) -> EpisodeDraws:
@@ -296,13 +309,13 @@ class MetaProcess(ABC):
 
     def restart(self, where: Indices, tasks: Sequence[int], keys: Keys = None) -> None:
         """Begin episodes of some tasks, of which keys seed the noise."""
-        chosen = np.asarray(tasks, np.int64)
-        self.task[where] = chosen
+        task_indices = np.asarray(tasks, np.int64)
+        self.task[where] = task_indices
         self.trials[where] = self.best_trial[where] = 0
         self.elapsed_s[where] = self.best[where] = self.share[where] = 0.0
         self._frame[where] = 0.0
         self._frame[where, self._columns["remaining_budget"]] = 1.0
-        self._frame[where, self._slices["task"]] = self._begin(where, chosen, keys)
+        self._frame[where, self._slices["task"]] = self._begin(where, task_indices, keys)
 
     def describe(self, index: int) -> dict[str, Any]:
         """Return what `reset` says of an episode: its task, and where its numbers come from."""
@@ -311,12 +324,12 @@ class MetaProcess(ABC):
     def step(self, actions: NDArray[Any]) -> Floats:
         """Take one action per episode; return the (N,) gains of the normalised incumbents."""
         rows, frame, most = self._rows, self._frame, self._most
-        true, last = self._answer(actions)
+        noise_free_scores, features = self._answer(actions)
         self.scores = self.scores_of(self.values)
         slot = np.minimum(self.trials, most - 1)
-        width = last.shape[1]
+        width = features.shape[1]
         start = self._columns["history"] + slot * width
-        frame[rows[:, None], start[:, None] + np.arange(width)] = last
+        frame[rows[:, None], start[:, None] + np.arange(width)] = features
         frame[rows, self._columns["scores"] + slot] = self.scores
         self.trials += 1
         frame[:, self._columns["trials"]] = np.minimum(self.trials, most)
@@ -326,7 +339,9 @@ class MetaProcess(ABC):
         better = (self.scores > self.best) | (self.best_trial == 0)
         self.best = np.where(better, self.scores, self.best)
         self.best_trial = np.where(better, self.trials, self.best_trial)
-        reached = (true - self.low) / np.where(self.high > self.low, self.high - self.low, 1.0)
+        reached = (noise_free_scores - self.low) / np.where(
+            self.high > self.low, self.high - self.low, 1.0
+        )
         self.share = np.where(better, np.clip(reached, 0.0, 1.0), before)
         return self.share - before
 

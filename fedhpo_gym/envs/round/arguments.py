@@ -170,14 +170,14 @@ class RoundArguments:
             per_client=self.per_client,
         )
 
-    def open(self, number: int = 1) -> RoundProcess:
+    def open(self, num_envs: int = 1) -> RoundProcess:
         """Return the process of as many episodes, which run together."""
         default = self.controls.default
         courses = open_courses(
             self.backend,
             self.variant,
             self.chosen_instances,
-            number,
+            num_envs,
             {name: value for name, value in default.items() if name != RATE},
             float(default[RATE]),
             horizon=self.horizon,
@@ -185,27 +185,29 @@ class RoundArguments:
             report_moves=self.report_moves,
             **self.backend_options,
         )
-        return self.process(courses, number)
+        return self.process(courses, num_envs)
 
     @property
     def backend_options(self) -> dict[str, Any]:
         return chosen_options(self, OPTIONS)
 
-    def process(self, courses: Courses, number: int = 1) -> RoundProcess:
+    def process(self, courses: Courses, num_envs: int = 1) -> RoundProcess:
         """Return the process of as many episodes on courses of these instances."""
         system, budget_s = self.variant.system, self.budget_s
         if budget_s is None:
             samples = courses.most_samples if system.compute in NEEDS_SAMPLES else None
             budget_s = system.ample_s(self.controls.largest_work(self.horizon, samples))
         settings, instances = self._round_settings(budget_s), self.chosen_instances
-        return RoundProcess(self.variant, self.controls, instances, settings, courses, number)
+        return RoundProcess(self.variant, self.controls, instances, settings, courses, num_envs)
 
     def _round_settings(self, budget_s: float) -> RoundSettings:
-        usual = 1 if self.per_client else 5
-        rounds = usual if self.rounds_per_step is None else self.rounds_per_step
-        given: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(RoundSettings)}
-        given.update(budget_s=budget_s, rounds_per_step=rounds, rewards=tuple(self.rewards))
-        return RoundSettings(**{**given, "noise": self.evaluation_noise})
+        default_rounds = 1 if self.per_client else 5
+        rounds = default_rounds if self.rounds_per_step is None else self.rounds_per_step
+        settings: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(RoundSettings)
+        }
+        settings.update(budget_s=budget_s, rounds_per_step=rounds, rewards=tuple(self.rewards))
+        return RoundSettings(**{**settings, "noise": self.evaluation_noise})
 
     @cached_property
     def evaluation_noise(self) -> Noise | None:
@@ -262,9 +264,9 @@ def make_round_vector_env(
         {"copy": copy, "info_keys": info_keys, "vector_reward": vector_reward},
     )
     checked_keys(info_keys, INFO_KEYS)
-    asked = parse_arguments(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS))
+    record = parse_arguments(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS))
     return RoundVectorEnv(
-        asked.open(count),
+        record.open(count),
         info_keys=info_keys,
         vector_reward=vector_reward,
         autoreset_mode=autoreset_mode,

@@ -245,11 +245,11 @@ def _references(spec: EnvSpec | None) -> References | None:
     if spec is None:
         return None
     env_id = spec.id.removeprefix("MO-")
-    own, usual = (
+    arguments, defaults = (
         {name: value for name, value in kwargs.items() if name not in _FORM}
         for kwargs in (spec.kwargs, to_plain(gym.spec(env_id).kwargs))
     )
-    return references_of(env_id) if own == usual else None
+    return references_of(env_id) if arguments == defaults else None
 
 
 INFO_KEYS: Final = ("configuration", "fidelity")

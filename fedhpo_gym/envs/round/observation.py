@@ -1,6 +1,8 @@
-"""The state of N courses, and what an agent sees of it: flat dictionaries of float32 arrays.
+"""The state of N courses, and their observations: flat dictionaries of float32 arrays.
 
-Functions take a leading axis of courses, and give every course the bits it would get alone.
+`RoundProcess` owns the `Episodes` and writes into them; `observe` turns them into rows of a
+`Layout`. `measurement_of` computes what the server receives of an evaluation. All functions take a
+leading axis of courses, and every course gets the bits that it would get alone.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ class Episodes:
     @classmethod
     def start(
         cls,
-        number: int,
+        num_envs: int,
         history: int,
         action_size: int,
         num_clients: int,
@@ -119,7 +121,7 @@ class Episodes:
         arrays = {}
         for field in fields(cls):
             kind = getattr(np, str(field.type).removeprefix("NDArray[np.").removesuffix("]"))
-            arrays[field.name] = np.zeros((number, *shapes.get(field.name, ())), kind)
+            arrays[field.name] = np.zeros((num_envs, *shapes.get(field.name, ())), kind)
         state = cls(**arrays)
         state.restart(slice(None))
         state.over[:] = True
@@ -149,12 +151,12 @@ def client_means(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]
     return np.asarray((np.where(weights > 0, metrics, 0.0) * shares).sum(axis=1))
 
 
-def mean_and_spread(values: NDArray[np.floating], chosen: NDArray[np.bool_]) -> Floats:
+def mean_and_spread(values: NDArray[np.floating], mask: NDArray[np.bool_]) -> Floats:
     """Return (N, 2), mean and deviation of the chosen of (N, m) values; (N, k, 2) of (k, N, m)."""
-    count = np.maximum(chosen.sum(axis=-1), 1)
-    exact = np.where(chosen, np.asarray(values, dtype=np.float64), 0.0)
+    count = np.maximum(mask.sum(axis=-1), 1)
+    exact = np.where(mask, np.asarray(values, dtype=np.float64), 0.0)
     mean = exact.sum(axis=-1) / count
-    squares = np.where(chosen, (exact - mean[..., None]) ** 2, 0.0)
+    squares = np.where(mask, (exact - mean[..., None]) ** 2, 0.0)
     return np.array([mean, np.sqrt(squares.sum(axis=-1) / count)]).T  # 0 where none is chosen
 
 
@@ -164,8 +166,8 @@ def log_norms(norms: NDArray[np.floating]) -> Floats:
     return np.asarray(np.log10(exact).clip(-NORM_DECADES, NORM_DECADES))
 
 
-SHOWN = {"train": 0, "val": 1}
-"""Splits that are shown, with their columns in `Episodes.loss` and `.accuracy`."""
+OBSERVED_SPLITS = {"train": 0, "val": 1}
+"""Splits in observations, with their columns in `Episodes.loss` and `.accuracy`."""
 
 
 def space(
@@ -173,8 +175,8 @@ def space(
 ) -> gym.spaces.Dict:
     """Return the observation space; `private` where there is an epsilon to spend."""
     boxes: dict[str, gym.Space[Any]] = {
-        **{f"{split}_loss": box(-1.0, 1.0, history) for split in SHOWN},
-        **{f"{split}_accuracy": box(0.0, 1.0, history) for split in SHOWN},
+        **{f"{split}_loss": box(-1.0, 1.0, history) for split in OBSERVED_SPLITS},
+        **{f"{split}_accuracy": box(0.0, 1.0, history) for split in OBSERVED_SPLITS},
         "client_spread": box(0.0, 0.5, 1),
         "update_norm": box(-1.0, 1.0, 2),
         "disagreement": box(0.0, 1.0, 2),
@@ -212,7 +214,7 @@ def observe(
         "remaining_budget": 1.0 - episodes.elapsed_s[:, None] / budget_s,
         "last_action": episodes.action,
     }
-    for split, column in SHOWN.items():
+    for split, column in OBSERVED_SPLITS.items():
         raw[f"{split}_loss"] = losses[:, :, column]
         raw[f"{split}_accuracy"] = episodes.accuracy[:, :, column]
     if epsilon is not None:
@@ -246,62 +248,71 @@ LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """An evaluation of N models, as the server hears it and as it is.
+    """An evaluation of N models, as the server receives it and without noise."""
 
-    `means` and `truth` are (N, splits, metrics), `spread` (N,), and the others (N, objectives).
-    """
-
-    means: Floats
-    spread: Floats
-    truth: Floats
-    measured: Floats
-    true_measured: Floats
+    means: Floats  # (N, splits, metrics) as reported
+    spread: Floats  # (N,) standard deviation over clients of the reported validation accuracy
+    noise_free: Floats  # (N, splits, metrics)
+    measured: Floats  # (N, objectives) as reported
+    true_measured: Floats  # (N, objectives) without noise
 
 
 def measurement_of(
     noise: Noise | None,
     task: Task,
-    told: Sequence[str],
-    evaluations: int,
+    reported_names: Sequence[str],
+    num_evaluations: int,
     exact: Evaluations,
     rngs: Sequence[np.random.Generator],
     measured: Sequence[Objective],
 ) -> Measurement:
-    """Return what the server hears of N evaluations; what is withheld is that of a guess.
+    """Return what the server receives of N evaluations; withheld values are those of a guess.
 
-    Whose course has diverged has the worst values, whatever its last finite model was.
+    A course that has diverged has the worst values, whatever its last finite model was.
+
+    Args:
+        noise: of the evaluations.
+        task: the task.
+        reported_names: values that are reported where the noise withholds the others.
+        num_evaluations: evaluations of an episode, which share an epsilon.
+        exact: evaluations without noise.
+        rngs: (N,) generators of the noise.
+        measured: objectives that the reward reads off the model.
     """
-    heard, worst = exact, exact.has_diverged
+    reported, diverged = exact, exact.has_diverged  # (N,)
     if noise is not None:
-        heard = noise.apply(exact, rngs, np.array([metric.bounds for metric in task.metrics]))
-    truth = client_means(exact.best[:, 0], exact.num_samples[:, 0])
-    truth[worst] = _WORST
+        reported = noise.apply(exact, rngs, np.array([metric.bounds for metric in task.metrics]))
+    noise_free = client_means(exact.best[:, 0], exact.num_samples[:, 0])
+    noise_free[diverged] = _WORST
     true_measured = values_of(measured, exact, NO_PRIVACY)
-    accuracy, present = heard.best[:, 0, :, VAL, ACCURACY], heard.num_samples[:, 0, :, VAL] > 0
-    if noise is None or heard is exact:
-        spread = np.where(worst, WORST_FAIRNESS[_STD], mean_and_spread(accuracy, present)[:, 1])
-        return Measurement(truth, spread, truth, true_measured, true_measured)
-    means = client_means(heard.best[:, 0], heard.num_samples[:, 0])
-    means[worst] = _WORST
+    accuracy = reported.best[:, 0, :, VAL, ACCURACY]  # (N, clients)
+    present = reported.num_samples[:, 0, :, VAL] > 0  # (N, clients)
+    if noise is None or reported is exact:
+        spread = mean_and_spread(accuracy, present)[:, 1]
+        spread = np.where(diverged, WORST_FAIRNESS[_STD], spread)
+        return Measurement(noise_free, spread, noise_free, true_measured, true_measured)
+    means = client_means(reported.best[:, 0], reported.num_samples[:, 0])
+    means[diverged] = _WORST
     spread = fairness_vector(np.where(present, accuracy, np.nan)[:, None])
-    spread = np.where(worst, WORST_FAIRNESS[_STD], spread[:, _STD])
-    found = values_of(measured, heard, NO_PRIVACY)
+    spread = np.where(diverged, WORST_FAIRNESS[_STD], spread[:, _STD])
+    objective_values = values_of(measured, reported, NO_PRIVACY)
     if not noise.withholds:
-        return Measurement(means, spread, truth, found, true_measured)
+        return Measurement(means, spread, noise_free, objective_values, true_measured)
     values = {"val_loss": means[:, VAL, LOSS], "val_error": 1.0 - means[:, VAL, ACCURACY]}
     values["fairness_std"] = spread
     if noise.private:
-        objectives = [*(task.objectives[name] for name in told), *measured]
-        asked = np.column_stack([*(values[name] for name in told), found])
-        noisy = noise.private_values(objectives, asked, heard, evaluations, rngs)
-        noisy = np.where(worst[:, None], asked, noisy)
-        values = dict(zip(told, noisy.T, strict=False))
-        found = noisy[:, len(told) :]
-    blank = np.zeros_like(means)
-    blank[..., LOSS] = task.chance_loss
-    if "val_loss" in told:
-        blank[:, VAL, LOSS] = values["val_loss"]
-    if "val_error" in told:
-        blank[:, VAL, ACCURACY] = 1.0 - values["val_error"]
-    spread = values["fairness_std"] if "fairness_std" in told else np.zeros_like(spread)
-    return Measurement(blank, spread, truth, found, true_measured)
+        objectives = [*(task.objectives[name] for name in reported_names), *measured]
+        columns = np.column_stack([*(values[name] for name in reported_names), objective_values])
+        noisy = noise.private_values(objectives, columns, reported, num_evaluations, rngs)
+        noisy = np.where(diverged[:, None], columns, noisy)
+        values = dict(zip(reported_names, noisy.T, strict=False))
+        objective_values = noisy[:, len(reported_names) :]
+    guess = np.zeros_like(means)
+    guess[..., LOSS] = task.chance_loss
+    if "val_loss" in reported_names:
+        guess[:, VAL, LOSS] = values["val_loss"]
+    if "val_error" in reported_names:
+        guess[:, VAL, ACCURACY] = 1.0 - values["val_error"]
+    is_reported = "fairness_std" in reported_names
+    spread = values["fairness_std"] if is_reported else np.zeros_like(spread)
+    return Measurement(guess, spread, noise_free, objective_values, true_measured)

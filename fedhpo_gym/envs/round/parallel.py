@@ -92,9 +92,9 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
         """Start a course (`RoundEnv.reset`). PettingZoo lets options be there that nobody knows."""
-        given = coerce("options", {} if options is None else options, Mapping[str, Any])
-        known = {name: value for name, value in given.items() if name == "instance"}
-        observation, info = self.env.reset(seed=seed, options=known)
+        entries = coerce("options", {} if options is None else options, Mapping[str, Any])
+        instance_option = {name: value for name, value in entries.items() if name == "instance"}
+        observation, info = self.env.reset(seed=seed, options=instance_option)
         self.agents = list(self.possible_agents)
         return self._split(observation), self._split_info(info)
 
@@ -116,11 +116,11 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         rows = np.stack([self._row(agent, actions[agent]) for agent in self.possible_agents])
         observation, reward, terminated, truncated, info = self.env.step(rows)
         agents, rewards = self.agents, self._rewards(observation, float(reward))
-        seen, infos = self._split(observation), self._split_info(info)
+        observations, infos = self._split(observation), self._split_info(info)
         if terminated or truncated:
             self.agents = []
         return (
-            seen,
+            observations,
             rewards,
             dict.fromkeys(agents, terminated),
             dict.fromkeys(agents, truncated),
@@ -154,11 +154,13 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         }
 
     def _split_info(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        own = {name: info[name] for name in OWN_INFO if name in info}
-        parts = _split_nested({k: v for k, v in info.items() if k not in own}, len(self.agents))
+        per_client = {name: info[name] for name in OWN_INFO if name in info}
+        by_client = _split_nested(
+            {k: v for k, v in info.items() if k not in per_client}, len(self.agents)
+        )
         return {
-            agent: {**part, **{name: values[i] for name, values in own.items()}}
-            for i, (agent, part) in enumerate(zip(self.agents, parts, strict=True))
+            agent: {**shared, **{name: values[i] for name, values in per_client.items()}}
+            for i, (agent, shared) in enumerate(zip(self.agents, by_client, strict=True))
         }
 
     def _rewards(self, observation: Observation, team: float) -> dict[str, float]:
@@ -168,9 +170,9 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         return {agent: float(gains[i]) for i, agent in enumerate(self.possible_agents)}
 
 
-def _own_space(whole: gym.spaces.Dict, width: int) -> gym.spaces.Dict:
+def _own_space(spaces: gym.spaces.Dict, width: int) -> gym.spaces.Dict:
     boxes: dict[str, gym.Space[Any]] = {}
-    for name, box in whole.spaces.items():
+    for name, box in spaces.spaces.items():
         assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
         size = width if name == "last_action" else 1
         shape = (size,) if name in (*OWN, "last_action") else box.shape
@@ -178,15 +180,17 @@ def _own_space(whole: gym.spaces.Dict, width: int) -> gym.spaces.Dict:
     return gym.spaces.Dict(boxes)
 
 
-def _split_nested(value: dict[str, Any], number: int) -> list[dict[str, Any]]:
+def _split_nested(value: dict[str, Any], num_clients: int) -> list[dict[str, Any]]:
     """Return a copy for every client, in which `name@i` is the `name` of client i alone."""
-    parts: list[dict[str, Any]] = [{} for _ in range(number)]
-    for key, item in value.items():
+    by_client: list[dict[str, Any]] = [{} for _ in range(num_clients)]
+    for key, entry in value.items():
         name, client = split_key(key)
         if client is not None:
-            parts[client][name] = item
+            by_client[client][name] = entry
             continue
-        shown = _split_nested(item, number) if isinstance(item, dict) else [item] * number
-        for part, one in zip(parts, shown, strict=True):
-            part[key] = list(one) if isinstance(one, list) else one
-    return parts
+        values = (
+            _split_nested(entry, num_clients) if isinstance(entry, dict) else [entry] * num_clients
+        )
+        for client_info, one in zip(by_client, values, strict=True):
+            client_info[key] = list(one) if isinstance(one, list) else one
+    return by_client

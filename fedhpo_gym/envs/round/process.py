@@ -1,4 +1,11 @@
-"""The decision process of round environments, for N courses at once; one is the case N = 1."""
+"""The decision process of round environments, for N courses at once.
+
+`RoundEnv` runs it with N = 1 and `RoundVectorEnv` with any N, so both return the same bits. A step
+decodes the actions, trains some rounds of all courses together (`Courses` of `backends/base.py`),
+charges them on the simulated clock, and evaluates the models. The state of the episodes is in
+`Episodes` of `envs/round/observation.py`, which also computes the observations. What the server
+receives may be noisy; the noise-free values are kept beside it.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,6 +24,7 @@ from fedhpo_gym.backends.base import (
     TrainingReport,
     one_validates,
 )
+from fedhpo_gym.core.arrays import Bools
 from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
@@ -40,7 +48,7 @@ from fedhpo_gym.envs.round.settings import (
 )
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
-from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.noise import NOISE_STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective
 from fedhpo_gym.objectives.base import LARGEST
@@ -57,8 +65,10 @@ SEEN: Final = slice(TRAIN, VAL + 1)
 _ALL: Final = slice(None)
 
 
-ASKED: Final = frozenset({"configuration", "action", "steps", "cost"})
-"""What an episode's state says of the last action, whatever came of it."""
+OF_ACTION: Final = frozenset({"configuration", "action", "steps", "cost"})
+"""Entries of the state that describe the last action, whether or not its model is released."""
+COMPARED: Final = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
+"""Entries of the state whose change is rewarded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +99,7 @@ class RoundProcess:
         instances: Sequence[Instance],
         settings: RoundSettings,
         courses: Courses,
-        number: int = 1,
+        num_envs: int = 1,
     ) -> None:
         self.task = task
         self.controls = controls
@@ -110,11 +120,13 @@ class RoundProcess:
         self._largest = {name: self._amount(name, largest, cost) or 1.0 for name in AMOUNTS}
         history, size, private = settings.history, controls.size, settings.epsilon is not None
         shapes = history, size, task.num_clients, len(self.measured), private * len(SEARCH_ORDERS)
-        self.episodes = Episodes.start(number, *shapes)
+        self.episodes = Episodes.start(num_envs, *shapes)
         rows = controls.num_rows
         self.observation_space = observation.space(history, size, rows, private=private)
         self.layout = Layout(self.observation_space)
-        self._alphas, self._seeds = np.array([(one.alpha, one.seed) for one in instances]).T
+        self._alphas, self._seeds = np.array(
+            [(instance.alpha, instance.seed) for instance in instances]
+        ).T
         self.reward_space = self._reward_space()
 
     @cached_property
@@ -124,9 +136,11 @@ class RoundProcess:
     @cached_property
     def made(self) -> dict[str, object]:
         """What the numbers of an episode depend on besides its state, by the arguments' names."""
-        task = {one.name: getattr(self.task, one.name) for one in fields(self.task)}
+        task = {field.name: getattr(self.task, field.name) for field in fields(self.task)}
         del task["budget_s"]  # that of trials
-        settings = {one.name: getattr(self.settings, one.name) for one in fields(self.settings)}
+        settings = {
+            field.name: getattr(self.settings, field.name) for field in fields(self.settings)
+        }
         return {
             "task": self.task.key,
             **task,
@@ -149,13 +163,13 @@ class RoundProcess:
         if name == "flops":
             return FLOPS_PER_PARAMETER * work.num_parameters * (work.samples_read or 0.0)
         if name == "energy":
-            known = self.task.system.knows_energy and not work.reports
-            return self.task.system.energy_j(work) if known else 0.0
+            has_energy = self.task.system.knows_energy and not work.reports
+            return self.task.system.energy_j(work) if has_energy else 0.0
         return cost.upload_bytes if name == "upload" else cost.download_bytes
 
     def draws(self) -> EpisodeDraws:
-        noisy, number = self.settings.noise is not None, len(self.episodes.over)
-        return EpisodeDraws(number, len(self.instances), unnamed_stream, noisy=noisy)
+        noisy, num_envs = self.settings.noise is not None, len(self.episodes.over)
+        return EpisodeDraws(num_envs, len(self.instances), unnamed_stream, noisy=noisy)
 
     def restart(
         self,
@@ -172,109 +186,164 @@ class RoundProcess:
         if keys is not None:
             state.noise_key[where] = keys
         state.num_samples[where] = self.courses.num_samples[where]
-        heard = self._hear(self.courses.first_metrics(where.tolist()), where)
-        state.loss[where] = heard.means[:, None, SEEN, LOSS]
-        state.accuracy[where] = heard.means[:, None, SEEN, ACCURACY]
-        self._take_in(heard, where)
+        measurement = self._evaluate(self.courses.first_metrics(where.tolist()), where)
+        state.loss[where] = measurement.means[:, None, SEEN, LOSS]
+        state.accuracy[where] = measurement.means[:, None, SEEN, ACCURACY]
+        self._store(measurement, where)
 
-    def _hear(self, metrics: Metrics, where: Where) -> Measurement:
-        """Return what the server hears of an evaluation of some episodes."""
+    def _evaluate(self, metrics: Metrics, where: Where) -> Measurement:
+        """Return what the server receives of an evaluation of some episodes."""
         state, noise, rngs = self.episodes, self.settings.noise, list[np.random.Generator]()
         evaluations = self._evaluations(metrics, where)
         if noise is not None:
             pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
-            rngs += streams(STREAM, list(pairs))
-        told, number = self.settings.told, self.settings.evaluations
-        return measurement_of(noise, self.task, told, number, evaluations, rngs, self.measured)
+            rngs += streams(NOISE_STREAM, list(pairs))
+        names, count = self.settings.reported_names, self.settings.evaluations
+        return measurement_of(noise, self.task, names, count, evaluations, rngs, self.measured)
 
     def _evaluations(self, metrics: Metrics, where: Where) -> Evaluations:
-        state, best, usual = self.episodes, metrics[:, None], self.controls.default[RATE]
-        rates = [float(one.get(RATE, usual)) for one in state.configuration[where]]
+        state, default_rate = self.episodes, self.controls.default[RATE]
+        per_seed = metrics[:, None]  # (N, 1, clients, splits, metrics)
+        rates = [
+            float(configuration.get(RATE, default_rate))
+            for configuration in state.configuration[where]
+        ]
         return Evaluations(
-            best,
+            per_seed,
             state.num_samples[where, None],
             state.rounds[where, None],
             state.diverged[where, None],
-            np.array([self.instances[one].seed for one in state.instance[where]])[:, None],
+            np.array(
+                [self.instances[configuration].seed for configuration in state.instance[where]]
+            )[:, None],
             {"round": state.rounds[where], "client_sample_rate": np.array(rates)},
-            lambda: best,
+            lambda: per_seed,
         )
 
-    def _take_in(self, heard: Measurement, where: Where) -> None:
-        state, means = self.episodes, heard.means
-        state.test[where], state.f1[where] = heard.truth[:, TEST], means[:, VAL, F1]
-        state.client_spread[where] = heard.spread
+    def _store(self, measurement: Measurement, where: Where) -> None:
+        state, means = self.episodes, measurement.means
+        state.test[where], state.f1[where] = measurement.noise_free[:, TEST], means[:, VAL, F1]
+        state.client_spread[where] = measurement.spread
         measure = POTENTIALS[self.settings.potential].measure
         loss, accuracy = means[:, VAL, LOSS], means[:, VAL, ACCURACY]
         state.potential[where] = measure(loss, accuracy, self.task.chance_loss)
-        state.true_loss[where] = heard.truth[:, VAL, LOSS]
-        state.true_accuracy[where] = heard.truth[:, VAL, ACCURACY]
-        state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
+        state.true_loss[where] = measurement.noise_free[:, VAL, LOSS]
+        state.true_accuracy[where] = measurement.noise_free[:, VAL, ACCURACY]
+        state.measured[where] = measurement.measured
+        state.true_measured[where] = measurement.true_measured
 
     def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
-        """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing."""
-        settings, state, system = self.settings, self.episodes, self.task.system
-        rounds, configurations = settings.rounds_per_step, [*map(self.controls.decode, actions)]
-        fidelities = [Fidelity(rounds, float(one[RATE])) for one in configurations]
+        """Train `rounds_per_step` rounds of every course; outcomes of ended episodes mean nothing.
+
+        Args:
+            actions: (N, ...) one action of each episode.
+        """
+        state = self.episodes
+        before = {name: getattr(state, name).copy() for name in COMPARED}
+        configurations, fidelities = self._configure(actions)
+        unaffordable = self._spend_privacy(configurations, fidelities)
+        report = self.courses.advance(self.settings.rounds_per_step)
+        trained = np.logical_or.reduce(report.feedback.sampled, axis=1)  # (N, clients)
+        charges = self._charge(configurations, fidelities, report.feedback, trained)
+        self._record_actions(actions, configurations, trained)
+        state.diverged[:] = report.diverged
+        self._measure(report, trained)
+        withheld = self._withhold(unaffordable)
+        is_spent = state.rounds >= self.settings.horizon
+        is_spent |= state.elapsed_s >= self.settings.budget_s
+        state.over[:] = terminated = is_spent | state.diverged | withheld
+        outcome = self._reward(before, charges, terminated)
+        outcome.vectors[withheld] = 0.0
+        return outcome
+
+    def _configure(
+        self, actions: NDArray[np.floating]
+    ) -> tuple[list[dict[str, Value]], list[Fidelity]]:
+        """Give the courses the hyperparameters of the actions."""
+        configurations = [*map(self.controls.decode, actions)]
+        rounds = self.settings.rounds_per_step
+        fidelities = [
+            Fidelity(rounds, float(configuration[RATE])) for configuration in configurations
+        ]
         self.courses.configure(
-            [{k: v for k, v in one.items() if k != RATE} for one in configurations],
-            [one.client_sample_rate for one in fidelities],
+            [
+                {k: v for k, v in configuration.items() if k != RATE}
+                for configuration in configurations
+            ],
+            [fidelity.client_sample_rate for fidelity in fidelities],
         )
-        refused = self._overspent(configurations, fidelities)
-        report = self.courses.advance(rounds)
-        trained = np.logical_or.reduce(report.feedback.sampled, axis=1)
-        kept = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
-        before = {name: getattr(state, name).copy() for name in kept}
-        samples, past = state.num_samples[:, :, TRAIN], self._histories(report.feedback)
-        works = works_of(self.task, configurations, fidelities, trained, samples, past)
-        costs = [*map(system.cost, works)]
+        return configurations, fidelities
+
+    def _charge(
+        self,
+        configurations: Sequence[Mapping[str, Value]],
+        fidelities: Sequence[Fidelity],
+        feedback: ClientFeedback,
+        trained: Bools,
+    ) -> list[tuple[Work, Cost]]:
+        """Add the cost of the rounds to the clocks; return work and cost of every course."""
+        state = self.episodes
+        samples, histories = state.num_samples[:, :, TRAIN], self._histories(feedback)
+        works = works_of(self.task, configurations, fidelities, trained, samples, histories)
+        costs = [*map(self.task.system.cost, works)]
         state.elapsed_s += [cost.time_s for cost in costs]
         state.upload_bytes += [cost.upload_bytes for cost in costs]
         state.cost[:] = [{**vars(cost)} for cost in costs]
+        return [*zip(works, costs, strict=True)]
+
+    def _record_actions(
+        self,
+        actions: NDArray[np.floating],
+        configurations: Sequence[Mapping[str, Value]],
+        trained: Bools,
+    ) -> None:
+        """Count the step and store its actions."""
+        state = self.episodes
         state.configuration[:] = configurations
         state.steps += 1
-        state.rounds += rounds
-        taken = np.asarray(actions, dtype=np.float32)
+        state.rounds += self.settings.rounds_per_step
+        last = np.asarray(actions, dtype=np.float32)
         if self.controls.num_rows is not None:  # a client that did not train keeps its row
-            taken = np.where(trained[:, :, None], taken, state.action.reshape(taken.shape))
-        state.action[:] = taken.reshape(len(taken), -1)
-        state.diverged[:] = report.diverged
-        self._measure(report, trained)
-        over = np.zeros(len(state.over), dtype=np.bool_)
-        for index, row in refused.items():  # the server does not release what these rounds made
-            state.put(index, {name: row[name] for name in row.keys() - ASKED})
-            state.cost[index] = dict.fromkeys(state.cost[index], 0.0)
-            over[index] = True
-        spent = (state.rounds >= settings.horizon) | (state.elapsed_s >= settings.budget_s)
-        terminated = spent | state.diverged | over
-        state.over[:] = terminated
-        outcome = self._reward(before, [*zip(works, costs, strict=True)], terminated)
-        outcome.vectors[over] = 0.0
-        return outcome
+            last = np.where(trained[:, :, None], last, state.action.reshape(last.shape))
+        state.action[:] = last.reshape(len(last), -1)
 
-    def _overspent(
+    def _withhold(self, rows: Mapping[int, Row]) -> Bools:
+        """Restore episodes that cannot afford the step, whose model the server does not release.
+
+        Returns:
+            (N,) whether an episode was restored.
+        """
+        state = self.episodes
+        withheld = np.zeros(len(state.over), dtype=np.bool_)
+        for index, row in rows.items():
+            state.put(index, {name: row[name] for name in row.keys() - OF_ACTION})
+            state.cost[index] = dict.fromkeys(state.cost[index], 0.0)
+            withheld[index] = True
+        return withheld
+
+    def _spend_privacy(
         self, configurations: Sequence[Mapping[str, Value]], fidelities: Sequence[Fidelity]
     ) -> dict[int, Row]:
-        """Spend the privacy of rounds to come; return the state of those that cannot afford it.
+        """Spend the privacy of the next rounds; return the state of episodes that cannot afford it.
 
-        Rounds go on while some order affords them: a filter, so that noise may depend on what was
-        released before (Lecuyer, 2021, "Practical privacy filters and odometers with Renyi
-        differential privacy").
+        Rounds go on while some Renyi order affords them. This is a privacy filter, so noise may
+        depend on what was released before (Lecuyer, 2021, "Practical privacy filters and odometers
+        with Renyi differential privacy").
         """
         state, limit = self.episodes, self.settings.epsilon
         if limit is None:
             return {}
         planned = {"horizon": self.settings.horizon, "steps": 64}
-        spent = state.divergences + [
-            renyi_spent(self.task, one, asked.round, asked.client_sample_rate, **planned)
-            for one, asked in zip(configurations, fidelities, strict=True)
-        ]
-        epsilon = _epsilons(spent)
+        divergences = state.divergences + [
+            renyi_spent(self.task, values, fidelity.round, fidelity.client_sample_rate, **planned)
+            for values, fidelity in zip(configurations, fidelities, strict=True)
+        ]  # (N, orders)
+        epsilon = _epsilons(divergences)
         affordable = epsilon <= limit
-        refused = {index: state.row(index) for index in np.flatnonzero(~affordable).tolist()}
-        state.divergences[affordable] = spent[affordable]
+        rows = {index: state.row(index) for index in np.flatnonzero(~affordable).tolist()}
+        state.divergences[affordable] = divergences[affordable]
         state.epsilon[affordable] = epsilon[affordable]
-        return refused
+        return rows
 
     def observe(self) -> NDArray[np.float32]:
         sampled = None
@@ -293,7 +362,7 @@ class RoundProcess:
     def describe(self, index: int) -> dict[str, Any]:
         """Return what `reset` says of an episode: its course, and what its numbers depend on."""
         instance, noise = self._instance(index), self.settings.noise
-        found = {
+        info = {
             "task": self.task.name,
             "backend": self.courses.name,
             **self.courses.describe(),
@@ -304,12 +373,12 @@ class RoundProcess:
         }
         if noise is not None:
             shared = {"evaluations": self.settings.evaluations} if noise.private else {}
-            found["noise"] = {**noise.describe(), **shared}
-        return found
+            info["noise"] = {**noise.describe(), **shared}
+        return info
 
     def _instance(self, index: int) -> dict[str, Any]:
-        number = int(self.episodes.instance[index])
-        return {"index": number, **vars(self.instances[number])}
+        instance_index = int(self.episodes.instance[index])
+        return {"index": instance_index, **vars(self.instances[instance_index])}
 
     def infos(self, names: Collection[str] = ()) -> dict[str, Any]:
         """Return the infos of last steps, (N, ...) nested; losses in nats, 0 for idle clients."""
@@ -367,16 +436,16 @@ class RoundProcess:
         return info
 
     def _named(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        return {one.name: values[:, column] for column, one in enumerate(self.measured)}
+        return {objective.name: values[:, column] for column, objective in enumerate(self.measured)}
 
     def info(self, index: int) -> dict[str, Any]:
         """Return the `info` of an episode's last step as plain data."""
         state = self.episodes
-        found = row_of(self.infos(("fidelity",)), index)
-        best = found["incumbent"]
+        shared = row_of(self.infos(("fidelity",)), index)
+        best = shared["incumbent"]
         configuration = dict(state.best_configuration[index])
         return {
-            **found,
+            **shared,
             "configuration": dict(state.configuration[index]),
             "cost": dict(state.cost[index]),
             "incumbent": {"step": best["step"], "configuration": configuration, **best},
@@ -429,29 +498,31 @@ class RoundProcess:
     def _measure(self, report: TrainingReport, trained: NDArray[np.bool_]) -> None:
         """Take in what the clients and the evaluation report."""
         state = self.episodes
-        heard = self._hear(report.metrics, _ALL)
-        means = heard.means
+        measurement = self._evaluate(report.metrics, _ALL)
+        means = measurement.means
         state.loss[:, :-1], state.accuracy[:, :-1] = state.loss[:, 1:], state.accuracy[:, 1:]
         state.loss[:, -1], state.accuracy[:, -1] = means[:, SEEN, LOSS], means[:, SEEN, ACCURACY]
-        self._take_in(heard, _ALL)
+        self._store(measurement, _ALL)
         state.potential[state.diverged] = POTENTIALS[self.settings.potential].low
-        chosen = report.feedback.sampled.reshape(len(trained), -1)
-        norms = log_norms(report.feedback.update_norm.reshape(chosen.shape))
-        apart = 1.0 - report.feedback.alignment.reshape(chosen.shape).astype(np.float64)
-        found = mean_and_spread(np.array([norms, apart]), chosen)
-        state.update_norm, state.disagreement = found.swapaxes(0, 1)
+        sampled = report.feedback.sampled.reshape(len(trained), -1)
+        norms = log_norms(report.feedback.update_norm.reshape(sampled.shape))
+        distances = 1.0 - report.feedback.alignment.reshape(sampled.shape).astype(np.float64)
+        statistics = mean_and_spread(np.array([norms, distances]), sampled)
+        state.update_norm, state.disagreement = statistics.swapaxes(0, 1)
         state.trained[:] = trained
         if report.move_product is not None:
             state.move_product[:] = report.move_product
         if self.controls.num_rows is not None:  # else nobody has asked for them
             rows, clients = np.ogrid[: trained.shape[0], : trained.shape[1]]
-            for losses, metrics, way in (
+            for losses, metrics, direction in (
                 (state.val_loss_before, report.feedback.before, 1),
                 (state.val_loss_after, report.feedback.after, -1),
             ):
-                first = report.feedback.sampled[:, ::way].argmax(axis=1)
-                said = metrics[:, ::way, :, VAL, LOSS][rows, first, clients].astype(np.float64)
-                losses[:] = np.where(trained, np.fmin(said, LARGEST), 0.0)
+                first = report.feedback.sampled[:, ::direction].argmax(axis=1)
+                losses_of_clients = metrics[:, ::direction, :, VAL, LOSS][
+                    rows, first, clients
+                ].astype(np.float64)
+                losses[:] = np.where(trained, np.fmin(losses_of_clients, LARGEST), 0.0)
         (better,) = (state.loss[:, -1, 1] < state.best_loss).nonzero()
         if len(better):
             state.best_loss[better] = state.loss[better, -1, 1]
@@ -472,11 +543,12 @@ class RoundProcess:
         improvement -= settings.divergence_penalty * state.diverged
         # What a course that diverged saves is not earned: it pays for the rest of the budget, too.
         time = (state.elapsed_s - elapsed_s) / settings.budget_s
-        rest = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
-        time = np.where(state.diverged, np.maximum(time, rest), time)
+        remaining = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
+        time = np.where(state.diverged, np.maximum(time, remaining), time)
         columns = {
             **{
-                name: -np.array([self._amount(name, *one) for one in charged]) / self._largest[name]
+                name: -np.array([self._amount(name, *objective) for objective in charged])
+                / self._largest[name]
                 for name in settings.names
                 if name in AMOUNTS
             },
@@ -485,8 +557,9 @@ class RoundProcess:
             "upload": -(state.upload_bytes - before["upload_bytes"]) / self._largest["upload"],
             "fairness": before["client_spread"] - state.client_spread,
             **{
-                one.name: one.errors(measured[:, column]) - one.errors(state.measured[:, column])
-                for column, one in enumerate(self.measured)
+                objective.name: objective.errors(measured[:, column])
+                - objective.errors(state.measured[:, column])
+                for column, objective in enumerate(self.measured)
             },
         }
         vectors = np.array([columns[name] for name in settings.names]).T
@@ -500,7 +573,7 @@ class RoundProcess:
         reach = settings.reward_scale * (potential.high - potential.low)
         work = self.controls.largest_work(settings.rounds_per_step, self._most_samples)
         step = self.task.system.cost(work)
-        widths = {one.name: one.error_bounds for one in self.measured}
+        widths = {objective.name: objective.error_bounds for objective in self.measured}
         bounds = {
             **dict.fromkeys(AMOUNTS, (-1.0, 0.0)),
             "improvement": (-reach - settings.divergence_penalty, reach),
@@ -515,6 +588,6 @@ class RoundProcess:
 _ADDED: Final = np.subtract(*conversion_terms(tuple(SEARCH_ORDERS), DELTA))
 
 
-def _epsilons(spent: NDArray[np.float64]) -> NDArray[np.float64]:
+def _epsilons(divergences: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the (N,) epsilons that (N, orders) divergences prove, as `epsilon_from_renyi` does."""
-    return np.asarray(np.maximum((spent + _ADDED).min(axis=1), 0.0))
+    return np.asarray(np.maximum((divergences + _ADDED).min(axis=1), 0.0))

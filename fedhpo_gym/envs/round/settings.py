@@ -101,7 +101,7 @@ class RoundSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one if isinstance(one, str) else one.name for one in self.rewards)
+        return tuple(reward if isinstance(reward, str) else reward.name for reward in self.rewards)
 
     @property
     def evaluations(self) -> int:
@@ -109,28 +109,28 @@ class RoundSettings:
         return 1 + self.horizon // self.rounds_per_step
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """Names of the values that evaluations tell where they withhold the rest."""
+    def reported_names(self) -> tuple[str, ...]:
+        """Names of the values that are reported where noise withholds the others."""
         names = ("val_error" if self.potential == "accuracy" else "val_loss",)
         return (*names, "fairness_std") if "fairness" in self.names else names
 
 
 def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple[Objective, ...]:
     """Return the objectives among the entries of a reward vector."""
-    known = {name: one for name, one in task.objectives.items() if one.reads_clients}
-    found = []
-    for one in rewards:
-        if isinstance(one, Objective):
-            if known.get(one.name, one) is not one or one.name in REWARDS:
+    by_name = {name: reward for name, reward in task.objectives.items() if reward.reads_clients}
+    measured = []
+    for reward in rewards:
+        if isinstance(reward, Objective):
+            if by_name.get(reward.name, reward) is not reward or reward.name in REWARDS:
                 raise InvalidArgumentError(
                     "an objective of your own must have a name of its own, got "
-                    f"{one.name!r}, which round environments have"
+                    f"{reward.name!r}, which round environments have"
                 )
-            found.append(one)
-        elif one not in REWARDS:
-            if one not in known:
-                raise unknown_name("reward", one, (*REWARDS, *known))
-            found.append(known[one])
+            measured.append(reward)
+        elif reward not in REWARDS:
+            if reward not in by_name:
+                raise unknown_name("reward", reward, (*REWARDS, *by_name))
+            measured.append(by_name[reward])
     if "energy" in rewards:
         task.system.require_energy(asynchronous=task.asynchronous)
     if "flops" in rewards and task.asynchronous:
@@ -138,7 +138,7 @@ def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple
             "`rewards` must not hold 'flops' for asynchronous algorithms, of whose rounds nobody "
             f"says how often a client trained, got {task.algorithm!r}; leave it out"
         )
-    return tuple(found)
+    return tuple(measured)
 
 
 RATE = "client_sample_rate"
@@ -157,20 +157,20 @@ class Controls:
         per_client: bool = False,
     ) -> None:
         rate = task.fidelity_space[RATE]
-        own = _rows(task) if per_client else task.space.dimensions
-        offered = {d.name: d for d in (*own, rate)}
+        dimensions = _rows(task) if per_client else task.space.dimensions
+        offered = {d.name: d for d in (*dimensions, rate)}
         free = [
             d.name
-            for d in own
+            for d in dimensions
             # No running course can change the shape of its model.
             if d.name not in task.architecture and (d.scope == "client" or not per_client)
         ]
-        chosen = free if dynamic is None else list(dynamic)
-        if isinstance(dynamic, str) or not chosen or len(set(chosen)) < len(chosen):
+        names = free if dynamic is None else list(dynamic)
+        if isinstance(dynamic, str) or not names or len(set(names)) < len(names):
             raise InvalidArgumentError(
                 f"`dynamic` must be a list of distinct names, at least one, got {dynamic!r}"
             )
-        for name in chosen:
+        for name in names:
             require_known("hyperparameter", name, offered)
             if name not in free and (per_client or name != RATE):
                 raise InvalidArgumentError(
@@ -179,9 +179,9 @@ class Controls:
                 )
         share = rate.high if client_sample_rate is None else client_sample_rate
         self._whole = SearchSpace(tuple(offered.values()))
-        self.fixed = _fixed(self._whole, chosen, {RATE: share}, configuration or {})
+        self.fixed = _fixed(self._whole, names, {RATE: share}, configuration or {})
         self.space = self._whole.fix(self.fixed)
-        if silent := [name for name in chosen if name not in self.space]:
+        if silent := [name for name in names if name not in self.space]:
             raise InvalidArgumentError(
                 f"`dynamic` must leave out what means nothing under {dict(self.fixed)}, got "
                 f"{silent}"
@@ -212,11 +212,13 @@ class Controls:
     def _named(self, coordinates: Sequence[float]) -> dict[str, Value]:
         """Return the values at legal coordinates of `space` beside those that are fixed."""
         free = dict(zip(self.space.names, coordinates, strict=True))
-        found: dict[str, Value] = {}
+        configuration: dict[str, Value] = {}
         for d in self._whole.dimensions:
-            if d.is_active(found):
-                found[d.name] = d.decode(free[d.name]) if d.name in free else self.fixed[d.name]
-        return found
+            if d.is_active(configuration):
+                configuration[d.name] = (
+                    d.decode(free[d.name]) if d.name in free else self.fixed[d.name]
+                )
+        return configuration
 
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
         """Return the work of some rounds that costs most, whatever the actions."""
@@ -231,22 +233,22 @@ class Controls:
 
 
 def _fixed(
-    whole: SearchSpace,
+    space: SearchSpace,
     dynamic: Sequence[str],
-    usual: Mapping[str, Value],
+    defaults: Mapping[str, Value],
     configuration: Mapping[str, Value],
 ) -> dict[str, Value]:
     """Return the values of what actions do not set, less what can never mean anything."""
     for name in configuration:
-        require_known("hyperparameter", name, whole)
-    if given := [name for name in configuration if name in dynamic]:
+        require_known("hyperparameter", name, space)
+    if clashes := [name for name in configuration if name in dynamic]:
         raise InvalidArgumentError(
-            f"`configuration` must leave out what actions set, got {given}; leave them out of "
+            f"`configuration` must leave out what actions set, got {clashes}; leave them out of "
             "`dynamic` to fix them"
         )
     fixed: dict[str, Value] = {}
-    for d in whole.dimensions:
-        value = {**usual, **configuration}.get(d.name, d.decode(0.0))
+    for d in space.dimensions:
+        value = {**defaults, **configuration}.get(d.name, d.decode(0.0))
         checked = d.validate(value, "configuration")
         may_mean = d.is_active(fixed) or (d.active is not None and d.active[0] in dynamic)
         if d.name not in dynamic and may_mean:
@@ -256,13 +258,13 @@ def _fixed(
 
 def _rows(task: Task) -> tuple[Dimension, ...]:
     """Return the dimensions of one client: those of all clients `name@i` are one `name` here."""
-    found: dict[str, Dimension] = {}
+    rows: dict[str, Dimension] = {}
     for dimension in task.space.dimensions:
         name, client = split_key(dimension.name)
         row = replace(dimension, name=name)
-        if found.setdefault(name, row) != row:
+        if rows.setdefault(name, row) != row:
             raise InvalidArgumentError(
                 f"`per_client` must be False for {task.name}: {name!r} of client {client} has "
                 "another range than that of client 0, so that rows would differ in kind"
             )
-    return tuple(found.values())
+    return tuple(rows.values())

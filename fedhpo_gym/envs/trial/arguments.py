@@ -31,7 +31,7 @@ from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.envs.trial.ledger import unmoved
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
 from fedhpo_gym.envs.vector import checked_number
-from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
+from fedhpo_gym.evaluation.noise import DEFAULT_EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.objectives.performance import COST_NAMES
 from fedhpo_gym.space import Value
@@ -161,15 +161,15 @@ class TrialArguments:
             )
 
     def _check_reward(self) -> None:
-        given = self.reward, self.reward_discount, self.reward_per_cost
+        arguments = self.reward, self.reward_discount, self.reward_per_cost
         if self.vector_reward:
-            if given != (None, 1.0, False):
+            if arguments != (None, 1.0, False):
                 raise InvalidArgumentError(
                     "`reward` must not be given where the reward is a vector, got "
                     f"{short_repr(self.reward)}; use the id without MO-"
                 )
         else:
-            check_reward(self.reward_kind, *given[1:], known=REWARDS)
+            check_reward(self.reward_kind, *arguments[1:], known=REWARDS)
 
     def _check_instances(self) -> None:
         if self.instances is None:
@@ -235,7 +235,7 @@ class TrialArguments:
         if not noise.private or noise.evaluations is not None:
             return noise
         limits = [n for n in (self.budget_trials, self.max_trials) if n is not None]
-        return replace(noise, evaluations=min(limits, default=EVALUATIONS))
+        return replace(noise, evaluations=min(limits, default=DEFAULT_EVALUATIONS))
 
     @property
     def budgets(self) -> dict[str, float | int | None]:
@@ -244,12 +244,12 @@ class TrialArguments:
         given: dict[str, Any] = {name: getattr(self, name) for name in names}
         if all(value is None for value in given.values()):
             given["budget_s"] = self.variant.budget_s
-        most = self.max_trials
+        max_trials = self.max_trials
         if self.evaluation_noise is not None and self.evaluation_noise.evaluations is not None:
             # More trials would spend more than epsilon.
-            known = (most, self.budget_trials, self.evaluation_noise.evaluations)
-            most = min(number for number in known if number is not None)
-        return {**given, "max_trials": most}
+            limits = (max_trials, self.budget_trials, self.evaluation_noise.evaluations)
+            max_trials = min(limit for limit in limits if limit is not None)
+        return {**given, "max_trials": max_trials}
 
     @property
     def incumbent_reward(self) -> dict[str, Any]:
@@ -304,15 +304,15 @@ def _refuse_constants(setup: TrialSetup) -> None:
 def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.Env[Any, Any]:
     """Build a trial environment with its budget and, unless `vector_reward`, a scalar reward."""
     check_own(make_trial_env, {"render_mode": render_mode})
-    asked = parse_arguments(TrialArguments, arguments, ("render_mode",))
-    env: gym.Env[Any, Any] = TrialEnv(asked.open(), render_mode=render_mode)
-    env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]
-    if asked.vector_reward:
+    record = parse_arguments(TrialArguments, arguments, ("render_mode",))
+    env: gym.Env[Any, Any] = TrialEnv(record.open(), render_mode=render_mode)
+    env = BudgetTermination(env, **record.budgets)  # type: ignore[arg-type]
+    if record.vector_reward:
         return env
-    env = ScalarizePenalty(env, constraints=asked.constraints)
-    if asked.reward_kind == "score":
+    env = ScalarizePenalty(env, constraints=record.constraints)
+    if record.reward_kind == "score":
         return env
-    return IncumbentReward(env, **asked.incumbent_reward)
+    return IncumbentReward(env, **record.incumbent_reward)
 
 
 @with_signature_of(TrialArguments)
@@ -328,15 +328,15 @@ def make_trial_vector_env(
     """Build N trial environments as one; the vector entry point of every `FedHPO-*` id."""
     refuse_render_mode(render_mode)
     checked_number(num_envs)
-    asked = parse_arguments(TrialArguments, arguments, ("render_mode",))
-    setup, reward = asked.open(), not asked.vector_reward
+    record = parse_arguments(TrialArguments, arguments, ("render_mode",))
+    setup, reward = record.open(), not record.vector_reward
     return TrialVectorEnv(
         num_envs,
         setup,
-        Budget(**asked.budgets),  # type: ignore[arg-type]
-        Penalty(setup.objectives, asked.constraints) if reward else None,
-        IncumbentValue(setup, **asked.incumbent_reward)
-        if reward and asked.reward_kind != "score"
+        Budget(**record.budgets),  # type: ignore[arg-type]
+        Penalty(setup.objectives, record.constraints) if reward else None,
+        IncumbentValue(setup, **record.incumbent_reward)
+        if reward and record.reward_kind != "score"
         else None,
         autoreset_mode=autoreset_mode,
         copy=copy,

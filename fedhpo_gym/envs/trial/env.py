@@ -29,7 +29,7 @@ from fedhpo_gym.wrappers.budget import Budget, with_remaining
 from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty
 
 if TYPE_CHECKING:
-    from fedhpo_gym.envs.trial.truth import Truth
+    from fedhpo_gym.envs.truth import Truth
 
 Observation = dict[str, Singles]
 Info = dict[str, Any]
@@ -119,7 +119,7 @@ class TrialEnv(SetupEnv):
     @property
     def instances(self) -> tuple[TrialInstance, ...]:
         """What an episode can be of; empty where all are of the one problem."""
-        return tuple(TrialInstance.of(one) for one in self.setup.instances)
+        return tuple(TrialInstance.of(backend) for backend in self.setup.instances)
 
     @property
     def pool(self) -> NDArray[np.float32] | None:
@@ -172,11 +172,11 @@ class TrialEnv(SetupEnv):
     @property
     def trials(self) -> tuple[Trial, ...]:
         for handle, action, values, elapsed_s, best in self._steps.since(len(self._trials)):
-            number = len(self._trials) + 1
+            index = len(self._trials) + 1
             configuration, fidelity = self._process.source.query(handle)
-            named = dict(zip(self.setup.objective_names, values.tolist(), strict=True))
+            by_objective = dict(zip(self.setup.objective_names, values.tolist(), strict=True))
             self._trials.append(
-                Trial(number, configuration, fidelity, action.copy(), named, elapsed_s, best)
+                Trial(index, configuration, fidelity, action.copy(), by_objective, elapsed_s, best)
             )
         return tuple(self._trials)
 
@@ -194,14 +194,15 @@ class TrialEnv(SetupEnv):
             InvalidArgumentError: it takes no such option, or not this value.
         """
         coerce("name", name, str)
-        former = self.setup.instances or (self.backend,)
+        previous = self.setup.instances or (self.backend,)
         backends = tuple(
-            make_backend(name, one.task, **{"seed": one.seed, **options}) for one in former
+            make_backend(name, backend.task, **{"seed": backend.seed, **options})
+            for backend in previous
         )
-        kept = backends if self.setup.instances else ()
-        self._use(replace(self.setup, backend=backends[0], instances=kept))
-        for one in former:
-            one.close()
+        instances = backends if self.setup.instances else ()
+        self._use(replace(self.setup, backend=backends[0], instances=instances))
+        for backend in previous:
+            backend.close()
 
     def _begin(self) -> None:
         self._steps, self._trials, self._ends_s, self._ready = History(), [], None, True
@@ -215,14 +216,14 @@ class TrialEnv(SetupEnv):
         """
         if not self._ready:
             raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
-        asked = checked_action(action, self.action_space.shape)
-        (result,) = self._process.step(asked[None], _ALL, self._ends_s)
+        checked = checked_action(action, self.action_space.shape)
+        (result,) = self._process.step(checked[None], _ALL, self._ends_s)
         self._ends_s = None
         state = self._process.episodes
-        taken = np.array(action, dtype=np.float32)
+        action_copy = np.array(action, dtype=np.float32)
         best = int(state.best_trial[0])
         elapsed_s = float(state.elapsed_s[0])
-        self._steps.add((state.handles[0], taken, result["values"], elapsed_s, best))
+        self._steps.add((state.handles[0], action_copy, result["values"], elapsed_s, best))
         if self.render_mode == "human":
             self.render()
         reward = result["scores"].astype(np.float32)
@@ -264,8 +265,8 @@ class TrialEnv(SetupEnv):
 
     def close(self) -> None:
         """Close the window, if there is one, and end what the backend started."""
-        for part in self.setup.parts:
-            part.backend.close()
+        for setup in self.setup.parts:
+            setup.backend.close()
         super().close()
 
 
@@ -327,8 +328,8 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         self._remaining = self.layout.columns["remaining_budget"].start
 
     def close_extras(self, **_: Any) -> None:
-        for part in self.setup.parts:
-            part.backend.close()
+        for setup in self.setup.parts:
+            setup.backend.close()
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -370,17 +371,17 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         self._frame[where, self._remaining] = 1.0
 
     def _optimum(self, index: int) -> float:
-        number = self._process.instance(index)
-        if self._incumbent is not None and number not in self._known_optima:
+        instance = self._process.instance(index)
+        if self._incumbent is not None and instance not in self._known_optima:
             trials = functools.partial(self._process.all_trials, index)
-            self._known_optima[number] = self._incumbent.find_optimum(trials)
-        return self._known_optima.get(number, 1.0)
+            self._known_optima[instance] = self._incumbent.find_optimum(trials)
+        return self._known_optima.get(instance, 1.0)
 
     def _advance(self, actions: vector.Actions, active: Bools) -> vector.StepOutcome:
         results = self._process.step(actions, active)
         state = self._process.episodes
-        left = self._budget.left(state.elapsed_s, state.rounds, state.trials)
-        self._frame[:, self._remaining] = np.maximum(left, 0.0)
+        remaining = self._budget.left(state.elapsed_s, state.rounds, state.trials)
+        self._frame[:, self._remaining] = np.maximum(remaining, 0.0)
         scores = results["scores"]
         info = self._process.infos(self._info_keys)
         if self._penalty is None:
@@ -395,4 +396,4 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
                 before, self._potentials, results["time_s"], state.elapsed_s, self._optima
             )
         never = np.zeros(self.num_envs, dtype=np.bool_)
-        return vector.StepOutcome(rewards, left <= 0.0, never, info)
+        return vector.StepOutcome(rewards, remaining <= 0.0, never, info)

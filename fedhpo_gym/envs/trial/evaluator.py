@@ -23,7 +23,7 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.envs.vector import Layout
-from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM
+from fedhpo_gym.evaluation.noise import DEFAULT_EVALUATIONS, NOISE_STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
 
@@ -173,7 +173,7 @@ class Evaluator:
         self.prices = Prices(setup.task)
         backend = setup.backend
         is_stored = isinstance(backend, StoredBackend) and setup.is_grid
-        self.has_cells = is_stored and not setup.own
+        self.has_cells = is_stored and not setup.custom
         self._num_queries = 0
         self.cells: ScoredTrials | None = None
         dimensions = (*backend.space.dimensions, *backend.fidelity_space.dimensions)
@@ -255,7 +255,10 @@ class TrialSource:
         self, setup: TrialSetup, layout: Layout, num_envs: int, draws: "TrialStreams | None" = None
     ) -> None:
         self.instance = np.zeros(num_envs, dtype=np.intp)
-        self._evaluators = [Evaluator(part, Scorer(part, layout)) for part in setup.parts]
+        self._evaluators = [
+            Evaluator(instance_setup, Scorer(instance_setup, layout))
+            for instance_setup in setup.parts
+        ]
         self._setup, self._draws = setup.parts[0], draws
         self.result_type = self._evaluators[0].scorer.result_type
         self._ledger = Ledger(num_envs) if setup.freeze_thaw else None
@@ -264,7 +267,9 @@ class TrialSource:
         self._is_plain = len(self._evaluators) == 1 and self._has_cells
         self._is_plain &= draws is None and self._ledger is None
         # Handles of cells differ between instances, because each may be another pool.
-        sizes = [one.setup.num_cells if self._has_cells else 0 for one in self._evaluators]
+        sizes = [
+            evaluator.setup.num_cells if self._has_cells else 0 for evaluator in self._evaluators
+        ]
         self._first_cells = np.cumsum([0, *sizes[:-1]])  # (instances,)
         self._queries: dict[bytes, CheckedQuery] = {}
 
@@ -356,7 +361,9 @@ class TrialSource:
             return np.asarray(evaluator.setup.courses_of(queries))
         ids = [self._course_ids[index] for index in where.tolist()]
         pairs = zip(ids, keys, strict=True)
-        return np.array([known.setdefault(course, len(known)) for known, (course, _) in pairs])
+        return np.array(
+            [course_ids.setdefault(course, len(course_ids)) for course_ids, (course, _) in pairs]
+        )
 
     def _group_by_instance(self, active: Bools) -> list[tuple[Evaluator, Integers]]:
         """Return the evaluator of each instance, with the active environments that need it."""
@@ -417,7 +424,9 @@ class TrialStreams:
             trials = [
                 self._first_trials[index].setdefault(query, trial) for index, query, trial in each
             ]
-        return list(streams(STREAM, list(zip(self._keys[where].tolist(), trials, strict=True))))
+        return list(
+            streams(NOISE_STREAM, list(zip(self._keys[where].tolist(), trials, strict=True)))
+        )
 
 
 def noisy_values(
@@ -439,7 +448,7 @@ def noisy_values(
     if noise.private and setup.reads_clients.any():
         columns = np.flatnonzero(setup.reads_clients)
         objectives = [setup.objectives[i] for i in columns]
-        num_evaluations = noise.evaluations or EVALUATIONS
+        num_evaluations = noise.evaluations or DEFAULT_EVALUATIONS
         noisy = noise.private_values(
             objectives, values[:, columns], reported, num_evaluations, rngs
         )

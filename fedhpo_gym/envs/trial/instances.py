@@ -40,29 +40,29 @@ class TrialInstance:
 def open_instances(
     task: Task,
     name: str,
-    wanted: str | Sequence[Mapping[str, float | str]],
+    instances: str | Sequence[Mapping[str, float | str]],
     fixed: Mapping[str, Any],
 ) -> tuple[Backend, ...]:
     """Open the stored numbers of instances, in a fixed order; all search the space of the first.
 
     The last of the task's seeds is that of all test instances: no two share a split.
     """
-    if not isinstance(wanted, str):
-        opened = [_open(task, name, entry) for entry in wanted]
+    if not isinstance(instances, str):
+        opened = [_open(task, name, entry) for entry in instances]
         if not opened:
             raise InvalidArgumentError("`instances` must name at least one instance, got none")
         return _alike(opened, strict=True)
-    require_known("instance set", wanted, SETS)
-    variants = [one for one in _variants(task, fixed) if STORED[name](one)]
+    require_known("instance set", instances, SETS)
+    variants = [variant for variant in _variants(task, fixed) if STORED[name](variant)]
     if not variants or len(task.seeds) < 2:
         raise InvalidArgumentError(
             f"`instances` must be a list, or the problem must have stored numbers of several "
-            f"seeds, got {short_repr(wanted)} for {task.id} with backend={name!r}, which has "
+            f"seeds, got {short_repr(instances)} for {task.id} with backend={name!r}, which has "
             f"{len(variants)} stored variants of {len(task.seeds)} seeds; build more with "
             f"`fedhpo-gym build {task.identity.arguments}`, or leave `instances` out"
         )
-    seeds = task.seeds[:-1] if wanted == "train" else task.seeds[-1:]
-    opened = [make_backend(name, one, seed=seed) for one in variants for seed in seeds]
+    seeds = task.seeds[:-1] if instances == "train" else task.seeds[-1:]
+    opened = [make_backend(name, variant, seed=seed) for variant in variants for seed in seeds]
     return _alike(opened, strict=False)
 
 
@@ -79,9 +79,9 @@ def _variants(task: Task, fixed: Mapping[str, Any]) -> list[Task]:
 
 
 def _open(task: Task, name: str, entry: Mapping[str, float | str]) -> Backend:
-    known = [field.name for field in fields(TrialInstance)]
+    field_names = [field.name for field in fields(TrialInstance)]
     for key in entry:
-        require_known("field of an instance", key, known)
+        require_known("field of an instance", key, field_names)
     seed = as_integer(entry.get("seed"))
     if seed is None:
         raise InvalidArgumentError(
@@ -95,15 +95,17 @@ def _alike(opened: Sequence[Backend], *, strict: bool) -> tuple[Backend, ...]:
     """Return the backends that answer what the first one answers; of a list, it must be all."""
     first = opened[0]
     spaces = first.space, first.fidelity_space
-    kept = tuple(one for one in opened if (one.space, one.fidelity_space) == spaces)
-    if strict and len(kept) < len(opened):
-        other = next(one for one in opened if one not in kept)
+    alike = tuple(
+        backend for backend in opened if (backend.space, backend.fidelity_space) == spaces
+    )
+    if strict and len(alike) < len(opened):
+        other = next(backend for backend in opened if backend not in alike)
         raise InvalidArgumentError(
             "`instances` must answer the same configurations and fidelities, got "
             f"{asdict(TrialInstance.of(first))} and {asdict(TrialInstance.of(other))}, which "
             "differ; ask for one of them"
         )
-    return kept
+    return alike
 
 
 def statistics(backend: Backend) -> NDArray[np.float32]:
@@ -116,11 +118,11 @@ def statistics(backend: Backend) -> NDArray[np.float32]:
     sizes = samples[:, 0].astype(np.float64)
     shares = sizes[sizes > 0] / sizes.sum()
     counts = np.array([task.num_clients, task.num_classes, task.num_features, samples.sum()])
-    found = [
+    entries = [
         *(np.log10(np.maximum(counts, 1)) / DECADES),
         task.label_entropy / np.log(max(task.num_classes, 2)),
         -(shares * np.log(shares)).sum() / np.log(max(len(sizes), 2)),
         sizes.min() / sizes.mean(),
     ]
-    inside: NDArray[np.float32] = np.clip(found, 0.0, 1.0).astype(np.float32)
+    inside: NDArray[np.float32] = np.clip(entries, 0.0, 1.0).astype(np.float32)
     return inside

@@ -35,9 +35,9 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
     if not names:
         queries = [()] * len(rounds)
-    known = {query: index for index, query in enumerate(dict.fromkeys(queries))}
-    works = [work_of(task, dict(zip(names, query, strict=True)), 1, 1.0) for query in known]
-    which = np.array([known[query] for query in queries], dtype=np.intp)
+    index_of = {query: index for index, query in enumerate(dict.fromkeys(queries))}
+    works = [work_of(task, dict(zip(names, query, strict=True)), 1, 1.0) for query in index_of]
+    which = np.array([index_of[query] for query in queries], dtype=np.intp)
     return task.system.times_s(works, which, rounds, rates)
 
 
@@ -51,22 +51,22 @@ def unmoved(setup: TrialSetup) -> tuple[str, ...]:
     middle = np.zeros(setup.action_space.shape, dtype=np.float32)
     ends = np.concatenate([np.diag(middle + end) for end in (-1.0, 1.0)]).astype(np.float32)
     columns = setup.columns(np.stack([middle, *ends]))
-    number, seeds = len(ends) + 1, np.array(setup.backend.seeds[:1])
+    num_actions, seeds = len(ends) + 1, np.array(setup.backend.seeds[:1])
     nothing = Evaluations(
-        np.zeros((number, 1, 1, len(SPLITS), len(METRICS)), dtype=np.float32),
+        np.zeros((num_actions, 1, 1, len(SPLITS), len(METRICS)), dtype=np.float32),
         np.ones((1, 1, len(SPLITS)), dtype=np.int64),
-        np.ones((number, 1), dtype=np.int64),
-        np.zeros((number, 1), dtype=np.bool_),
+        np.ones((num_actions, 1), dtype=np.int64),
+        np.zeros((num_actions, 1), dtype=np.bool_),
         seeds,
         columns,
     )
     spent = spending(setup.task, columns)
     values = {
-        one.name: one.compute(nothing, spent)
-        for one in setup.objectives
-        if not one.reads_clients and one not in setup.own
+        objective.name: objective.compute(nothing, spent)
+        for objective in setup.objectives
+        if not objective.reads_clients and objective not in setup.custom
     }
-    return tuple(name for name, found in values.items() if (found == found[0]).all())
+    return tuple(name for name, column in values.items() if (column == column[0]).all())
 
 
 def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> objectives.Costs:
@@ -74,14 +74,14 @@ def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> objectives.Costs:
     deciding = {*decisive_names(task), *(d for d in columns if base_name(d) == EPOCHS)}
     names = ["round", "client_sample_rate", *sorted(deciding)]
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
-    known = {
+    costs_of = {
         query: _cost_of(task, dict(zip(names[2:], query[2:], strict=True)), *query[:2])
         for query in {*queries}
     }
-    found = np.array([known[query] for query in queries]).reshape(
+    costs = np.array([costs_of[query] for query in queries]).reshape(
         len(queries), len(objectives.COST_NAMES)
     )
-    return dict(zip(objectives.COST_NAMES, found.T, strict=True))
+    return dict(zip(objectives.COST_NAMES, costs.T, strict=True))
 
 
 def _cost_of(
@@ -109,13 +109,13 @@ class Prices:
         self, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
     ) -> Cost:
         key = (rounds, client_sample_rate, *[configuration.get(name) for name in self._names])
-        found = self._known.get(key)
-        if found is None:
+        cost = self._known.get(key)
+        if cost is None:
             if len(self._known) >= MAX_PRICES:
                 self._known.clear()
-            found = charge(self._task, configuration, rounds, client_sample_rate)
-            self._known[key] = found
-        return found
+            cost = charge(self._task, configuration, rounds, client_sample_rate)
+            self._known[key] = cost
+        return cost
 
 
 class Ledger:
@@ -124,17 +124,17 @@ class Ledger:
     The *most* rounds of a course count: 100, 200, 56 and 500 rounds cost 100, 100, 0 and 300.
     """
 
-    def __init__(self, number: int) -> None:
-        self._paid = np.zeros((number, 0), dtype=np.int32)
+    def __init__(self, num_envs: int) -> None:
+        self._paid = np.zeros((num_envs, 0), dtype=np.int32)
 
     def restart(self, where: Indices) -> None:
         self._paid[where] = 0
 
     def pay(self, where: Indices, courses: Indices, rounds: Indices) -> Indices:
         """Pay for a query of each of some environments; return the (B,) rounds that it owes."""
-        known = self._paid.shape[1]
-        if (more := int(courses.max()) + 1 - known) > 0:
-            self._paid = np.pad(self._paid, ((0, 0), (0, max(more, known))))
+        num_courses = self._paid.shape[1]
+        if (more := int(courses.max()) + 1 - num_courses) > 0:
+            self._paid = np.pad(self._paid, ((0, 0), (0, max(more, num_courses))))
         paid = self._paid[where, courses]
         self._paid[where, courses] = np.maximum(paid, rounds)
         return np.asarray(np.maximum(rounds - paid, 0))
@@ -146,12 +146,12 @@ class TuningLedger:
     Equal trials count again, in full when they begin; with freeze-thaw, only rounds trained anew.
     """
 
-    def __init__(self, number: int) -> None:
-        self._sum = np.zeros((number, len(objectives.SEARCH_ORDERS)))
-        self._worst = np.zeros((number, len(objectives.SEARCH_ORDERS)))
-        self._trials = np.zeros(number, dtype=np.int64)
-        self._ahead = np.zeros(number, dtype=np.int64)
-        self.vectors: NDArray[np.float64] = np.zeros((number, len(objectives.PRIVACY_NAMES)))
+    def __init__(self, num_envs: int) -> None:
+        self._sum = np.zeros((num_envs, len(objectives.SEARCH_ORDERS)))
+        self._worst = np.zeros((num_envs, len(objectives.SEARCH_ORDERS)))
+        self._trials = np.zeros(num_envs, dtype=np.int64)
+        self._ahead = np.zeros(num_envs, dtype=np.int64)
+        self.vectors: NDArray[np.float64] = np.zeros((num_envs, len(objectives.PRIVACY_NAMES)))
 
     def restart(self, where: Indices) -> None:
         self._trials[where] = self._ahead[where] = 0
@@ -173,8 +173,8 @@ class TuningLedger:
         self._trials[index] += 1
         configuration, fidelity = query
         rate = fidelity.client_sample_rate
-        whole = renyi_spent(task, configuration, fidelity.round, rate)
-        self._worst[index] = np.maximum(self._worst[index], whole)
+        full_divergences = renyi_spent(task, configuration, fidelity.round, rate)
+        self._worst[index] = np.maximum(self._worst[index], full_divergences)
         self._sum[index] += renyi_spent(task, configuration, rounds, rate)
         self.vectors[index] = objectives.ledger_of(self._sum[index].tolist(), DELTA).vector()
 

@@ -124,7 +124,9 @@ class TrialProcess:
         self.source = TrialSource(setup, layout, num_envs, self._draws)
         self.episodes = Episodes.start(num_envs, self.source.result_type, self.source.handle_type)
         self.episodes.trials = trials  # the draws read this array
-        self._statistics = np.array([statistics(one) for one in setup.instances], np.float32)
+        self._statistics = np.array(
+            [statistics(backend) for backend in setup.instances], np.float32
+        )
         self._instance_columns = layout.columns.get("instance", slice(0, 0))
         self._tuning = TuningLedger(num_envs) if is_counted(setup.task) else None
         self._tuning_columns = layout.columns.get(TUNING, slice(0, 0))
@@ -282,11 +284,11 @@ class TrialProcess:
         if self._tuning is not None:
             info[TUNING] = dict(zip(PRIVACY_NAMES, self._tuning.vectors.T, strict=True))
         if self.setup.instances:
-            instances = [TrialInstance.of(one) for one in self.setup.instances]
+            instances = [TrialInstance.of(instance) for instance in self.setup.instances]
             info["instance"] = {
                 "index": self.source.instance,
-                "alpha": np.array([one.alpha for one in instances])[self.source.instance],
-                "seed": np.array([one.seed for one in instances])[self.source.instance],
+                "alpha": np.array([instance.alpha for instance in instances])[self.source.instance],
+                "seed": np.array([instance.seed for instance in instances])[self.source.instance],
             }
         if names:
             details = self._details()
@@ -345,9 +347,9 @@ class History:
             self._packed.append(tuple(map(np.array, zip(*self._last, strict=True))))
             self._last = []
 
-    def since(self, number: int) -> Iterator[Step]:
+    def since(self, start: int) -> Iterator[Step]:
         """Yield the steps after so many."""
-        for index in range(number, len(self)):
+        for index in range(start, len(self)):
             block, row = divmod(index, PACKED)
             if block == len(self._packed):
                 yield self._last[row]

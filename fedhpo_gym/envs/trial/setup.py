@@ -30,7 +30,7 @@ from fedhpo_gym.stored.pool import PoolCells
 from fedhpo_gym.tasks import Task
 
 if TYPE_CHECKING:
-    from fedhpo_gym.envs.trial.truth import Truth
+    from fedhpo_gym.envs.truth import Truth
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_std", "epsilon")
 LIVE_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
@@ -51,7 +51,7 @@ class TrialSetup:
         fixed: fidelity dimensions that are no part of the action, by name.
         instances: what answers in the episodes of one instance each, `backend` first; none where
             all episodes are of the one problem.
-        own: objectives of the user, beside those of the task.
+        custom: objectives of the user, beside those of the task.
         leave_out: leave out objectives that the backend does not answer, as nobody asked for them.
             The first, and those with a limit, are needed in any case.
     """
@@ -64,7 +64,7 @@ class TrialSetup:
     grid: bool = False
     freeze_thaw: bool = False
     instances: tuple[Backend, ...] = ()
-    own: tuple[Objective, ...] = ()
+    custom: tuple[Objective, ...] = ()
     noise: Noise | None = None
     constraints: Constraints | None = None
     leave_out: bool = False
@@ -80,22 +80,25 @@ class TrialSetup:
         **others: Any,
     ) -> "TrialSetup":
         """Return the setup of objectives, the user's own among them."""
-        asked = coerce("objectives", objectives, Sequence[str | Objective])
-        given = tuple(map(named_objective, asked))
-        own = tuple(one for one in given if isinstance(one, Objective))
-        names = tuple(one.name if isinstance(one, Objective) else one for one in given)
-        for one in own:
-            if task.objectives.get(one.name, one) is not one:
+        entries = coerce("objectives", objectives, Sequence[str | Objective])
+        resolved = tuple(map(named_objective, entries))
+        custom = tuple(objective for objective in resolved if isinstance(objective, Objective))
+        names = tuple(
+            objective.name if isinstance(objective, Objective) else objective
+            for objective in resolved
+        )
+        for objective in custom:
+            if task.objectives.get(objective.name, objective) is not objective:
                 raise InvalidArgumentError(
-                    f"an objective of your own must have a name of its own, got {one.name!r}, "
-                    f"which {task.name} has"
+                    "an objective of your own must have a name of its own, got "
+                    f"{objective.name!r}, which {task.name} has"
                 )
         if not names or len(set(names)) < len(names):
             raise InvalidArgumentError(
                 "`objectives` must be a list of different names, at least one, got "
                 f"{short_repr(objectives)}"
             )
-        return cls(task, backend, names, dict(fidelity or {}), own=own, **others)
+        return cls(task, backend, names, dict(fidelity or {}), custom=custom, **others)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective_names", self._answered())
@@ -113,10 +116,10 @@ class TrialSetup:
                 "`noise` and `instances` must be None where stored numbers know no clients: "
                 f"{reason}"
             )
-        if self.instances and self.own and self._pool_cells is not None:
+        if self.instances and self.custom and self._pool_cells is not None:
             raise InvalidArgumentError(
                 "`objectives` must be names where `instances` are pools, got one of your own: "
-                f"{self.own[0].name!r}; name one seed by `seed` in place of `instances`"
+                f"{self.custom[0].name!r}; name one seed by `seed` in place of `instances`"
             )
         if self.noise is not None:
             check_noise(self.noise, self.objectives, self.backend.name)
@@ -128,30 +131,34 @@ class TrialSetup:
     def _answered(self) -> tuple[str, ...]:
         """Return the names of the objectives, less those that are left out."""
         needed = {self.objective_names[0], *(self.constraints or {})}
-        kept = []
+        answered = []
         for name in self.objective_names:
             if not (reason := self._why_refused(name)):
-                kept.append(name)
+                answered.append(name)
             elif self.leave_out and name not in needed and (other := self._in_place_of(name)):
-                kept.append(other)
+                answered.append(other)
             elif not self.leave_out or name in needed:
-                others = [one for one in self.task.objectives if not self._why_refused(one)]
+                others = [
+                    objective
+                    for objective in self.task.objectives
+                    if not self._why_refused(objective)
+                ]
                 raw = "backend='raw', " if self.task.table == BUILT_TABLE else ""
                 raise InvalidArgumentError(
                     f"`objectives` must be those that backend={self.backend.name!r} answers, got "
                     f"{name!r}. It is refused, {reason}. Use {raw}a table where there "
                     f"is one, or others: {', '.join(others)}"
                 )
-        return tuple(kept)
+        return tuple(answered)
 
     def _in_place_of(self, name: str) -> str:
         """Return the objective of fairness that stands for a default; "" where none does."""
         others = FAIR[1:] if name == FAIR[0] else ()
-        return next((one for one in others if not self._why_refused(one)), "")
+        return next((objective for objective in others if not self._why_refused(objective)), "")
 
     def _why_refused(self, name: str) -> str:
         backends = self.instances or (self.backend,)
-        return next(filter(None, (one.why_refused(name) for one in backends)), "")
+        return next(filter(None, (backend.why_refused(name) for backend in backends)), "")
 
     @cached_property
     def parts(self) -> "tuple[TrialSetup, ...]":
@@ -159,16 +166,17 @@ class TrialSetup:
         if not self.instances:
             return (self,)
         return tuple(
-            replace(self, task=one.task, backend=one, instances=()) for one in self.instances
+            replace(self, task=backend.task, backend=backend, instances=())
+            for backend in self.instances
         )
 
     @cached_property
     def objectives(self) -> tuple[Objective, ...]:
-        known = {**self.task.objectives, **{one.name: one for one in self.own}}
+        by_name = {**self.task.objectives, **{one.name: one for one in self.custom}}
         for name in self.objective_names:
-            require_known("objective", name, known)
-        named = (known[name] for name in self.objective_names)
-        return tuple(objective.with_transform(self.transform) for objective in named)
+            require_known("objective", name, by_name)
+        selected = (by_name[name] for name in self.objective_names)
+        return tuple(objective.with_transform(self.transform) for objective in selected)
 
     @cached_property
     def reads_clients(self) -> NDArray[np.bool_]:
@@ -196,12 +204,12 @@ class TrialSetup:
 
     @cached_property
     def _space(self) -> SearchSpace:
-        own = self.backend.space
+        space = self.backend.space
         if not self._is_on_the_tasks_grid or self._pool_cells is not None:
-            return own
+            return space
         # The grid is the task's; of a tuned setting, it is what has numbers.
         tuned = {dimension.name for dimension in self.task.tuned}
-        grid = (own[d.name] if d.name in tuned else d for d in self.task.space.dimensions)
+        grid = (space[d.name] if d.name in tuned else d for d in self.task.space.dimensions)
         return SearchSpace(tuple(one.with_grid() for one in grid)).discretized()
 
     @property
@@ -250,10 +258,12 @@ class TrialSetup:
         """(K, n) actions of a pool's configurations, at the highest fidelities; None elsewhere."""
         if self._pool_cells is None or self.instances:
             return None
-        known, space = self._pool_cells.configurations, self.search_space
-        size = len(next(iter(known.values())))
-        highest = {d.name: np.full(size, d.high) for d in space.dimensions if d.name not in known}
-        return space.encode_columns({**known, **highest})
+        configurations, space = self._pool_cells.configurations, self.search_space
+        size = len(next(iter(configurations.values())))
+        highest = {
+            d.name: np.full(size, d.high) for d in space.dimensions if d.name not in configurations
+        }
+        return space.encode_columns({**configurations, **highest})
 
     @property
     def num_cells(self) -> int:
@@ -314,8 +324,8 @@ class TrialSetup:
         for dimension in self._space.dimensions:
             if dimension.is_active(configuration):
                 configuration[dimension.name] = values[dimension.name]
-        asked = {**self.fixed, **values}
-        fidelity = Fidelity(int(asked["round"]), float(asked[RATE]))
+        all_values = {**self.fixed, **values}
+        fidelity = Fidelity(int(all_values["round"]), float(all_values[RATE]))
         return self.backend.nearest_query((configuration, fidelity))
 
     def columns(self, actions: NDArray[np.floating]) -> Columns:
@@ -336,12 +346,12 @@ class TrialSetup:
         columns = self.columns_at(np.array([cell]))
         return self.query({name: column.tolist()[0] for name, column in columns.items()})
 
-    def filled(self, columns: Columns, number: int) -> Columns:
+    def filled(self, columns: Columns, count: int) -> Columns:
         """Return (B,) columns of `search_space` and of what is fixed, as they are answered."""
-        return self.backend.nearest(self._with_fixed(columns, number))
+        return self.backend.nearest(self._with_fixed(columns, count))
 
-    def _with_fixed(self, columns: Columns, number: int) -> Columns:
-        return {**columns, **{name: np.full(number, value) for name, value in self.fixed.items()}}
+    def _with_fixed(self, columns: Columns, count: int) -> Columns:
+        return {**columns, **{name: np.full(count, value) for name, value in self.fixed.items()}}
 
     def describe(self) -> dict[str, object]:
         """Return what `reset` says: where the numbers of the coming episode come from."""

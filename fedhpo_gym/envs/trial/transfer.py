@@ -51,19 +51,21 @@ def transfer_env(
         InvalidArgumentError: the data are no table.
         MissingDataError: what the meta-train tasks taught is not on this machine.
     """
-    own = in_space(task, space)
-    known = open_meta_data(space).source_tasks("train", {survey_of(own.dataset)})
-    entropy = own.label_entropy
+    variant = in_space(task, space)
+    source_tasks = open_meta_data(space).source_tasks("train", {survey_of(variant.dataset)})
+    entropy = variant.label_entropy
 
     def explained(evaluation: Evaluation) -> float:
         return max(1.0 - evaluation.mean("val", "loss") / entropy, 0.0)
 
     score = Objective.of(explained, name="explained", unit="1", minimize=False, bounds=(0.0, 1.0))
     setup = TrialSetup.of(
-        own,
-        make_backend("raw", own, seed=seed),
+        variant,
+        make_backend("raw", variant, seed=seed),
         objectives=(score, "val_loss", "val_error", "time_s"),
-        fidelity={dimension.name: dimension.high for dimension in own.fidelity_space.dimensions},
+        fidelity={
+            dimension.name: dimension.high for dimension in variant.fidelity_space.dimensions
+        },
     )
     env = BudgetTermination(TrialEnv(setup), budget_trials=trials)
-    return TransferEnv(ScalarizePenalty(env), known)
+    return TransferEnv(ScalarizePenalty(env), source_tasks)

@@ -238,8 +238,8 @@ def test_the_system_decides_the_time() -> None:
             },
             ["finite as float32"],
         ),
-        ({"constraints": {"val_loss": -1}}, ["one that can be kept and broken: values are in"]),
-        ({"constraints": {"fairness_std": 5}}, ["kept and broken", "[0, 0.5]", "got 5"]),
+        ({"constraints": {"val_loss": -1}}, ["one that can be met and violated: values are in"]),
+        ({"constraints": {"fairness_std": 5}}, ["met and violated", "[0, 0.5]", "got 5"]),
         ({"constraints": [1]}, ["`constraints`"]),
     ],
 )

@@ -15,7 +15,8 @@ from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial import truth as truths
 from fedhpo_gym.envs.trial.ledger import spending
-from fedhpo_gym.envs.trial.truth import Queries, SearchResult, Truth
+from fedhpo_gym.envs.trial.truth import Queries, TrialTruth
+from fedhpo_gym.envs.truth import SearchResult, Truth
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.wrappers import RegretInfo
@@ -119,7 +120,7 @@ def made_truth(values: list[list[float]]) -> Truth:
     setup = gym.make(f"MO-{ID}", objectives=TWO).unwrapped.setup  # type: ignore[attr-defined]
     asked = Queries(setup, np.arange(len(values)), {})
     result = SearchResult(lambda: (asked, np.array(values), len(values)))
-    return Truth(setup.objectives, True, setup, result)
+    return TrialTruth(objectives=setup.objectives, exact=True, _setup=setup, _result=result)
 
 
 @pytest.mark.parametrize("index", [1.5, True, 2, -3, 10**9, None])
@@ -287,7 +288,7 @@ def test_metrics_that_no_objective_reads_change_no_bit(monkeypatch: pytest.Monke
     monkeypatch.setattr(truths, "_known", type(truths._known)())
     alone, every = (fedhpo_gym.truth(id_, objectives=chosen) for chosen in (names[:1], names))
     np.testing.assert_array_equal(every.values[:, 0], alone.values[:, 0])
-    columns = every._asked.columns(np.arange(len(every.values)))
+    columns = every._queries.columns(np.arange(len(every.values)))
     answers, spent = backend.look_up(columns), spending(backend.task, columns)
     for one in every.objectives:
         found = one.compute(backend.look_up(columns, one.reads), spent)
