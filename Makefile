@@ -1,4 +1,4 @@
-# make demo | demo-training | test | check | format | docs | bench | venv | lock | clean
+# make demo | demo-training | test | nightly | weekly | check | lint | format | docs | bench | venv | lock | clean
 # PYTHON chooses the interpreter (3.11 or newer) that environments are made from. TORCH chooses the
 # build of torch in .venv: cpu, cuda, or auto, which is cuda only where an NVIDIA device is seen.
 
@@ -38,14 +38,16 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: numbers numbers-status numbers-store help venv demo demo-training test check weekly format docs bench lock clean dist try-install
+.PHONY: numbers numbers-status numbers-store help venv demo demo-training test check lint nightly weekly format docs bench lock clean dist try-install
 
 help:
 	@echo "make demo    compare three optimizers on seven stored problems: who wins, how sure (no torch)"
 	@echo "make demo-training  compare two agents on a federation that is really trained (needs torch)"
 	@echo "make test    run the whole test suite"
+	@echo "make nightly run the conformance kit on the ids that \`make test\` leaves out"
 	@echo "make weekly  run what takes minutes: the commands of pages, and long studies in small"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
+	@echo "make lint    the same without the tests"
 	@echo "make format  rewrite the sources in the project's format"
 	@echo "make docs    make the site in build/site: its guides are run, a warning is an error"
 	@echo "make bench   run the commands in benchmarks/, but for mutation.py; the reports go to runs/bench"
@@ -92,11 +94,16 @@ demo-training: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-check: $(STAMP)
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not raw and not data"
+
+nightly: $(STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m nightly
 
 weekly: $(STAMP)
 	$(BIN)/python -m pytest -m weekly

@@ -16,6 +16,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
+from fedhpo_gym import __version__
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.core import archive
@@ -49,12 +50,14 @@ def test_the_core_is_light_and_every_card_is_in_it() -> None:
     assert named == {*EMBEDDED_FOLDER.glob("*.npz"), *second.glob("*.npz")}
 
 
-def test_one_version_stands_in_both() -> None:
+def test_the_version_of_the_core_stands_everywhere() -> None:
     core, second = (
         tomllib.loads(path.read_text())["project"]
         for path in (ROOT / "pyproject.toml", ROOT / "data" / "pyproject.toml")
     )
-    assert second["version"] == core["version"]
+    assert core["dynamic"] == ["version"], "it is read from fedhpo_gym/core/__init__.py"
+    assert second["version"] == __version__
+    assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert core["optional-dependencies"]["tables"] == [f"{second['name']}=={second['version']}"]
 
 

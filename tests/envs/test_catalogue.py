@@ -145,6 +145,8 @@ def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
     """Return the conformance class of a task on a backend, with the laws that are its own."""
     name = f"Test{task.key.replace('-', '')}{backend.title()}"
     marks = [] if is_fast(task) else [pytest.mark.slow]
+    if not is_first_of_its_kind(task, backend):
+        marks.append(pytest.mark.nightly)
     if backend == "raw":
         marks.append(pytest.mark.raw)
         if not SOURCES[task.dataset].offline:
@@ -157,6 +159,15 @@ def conformance(task: Task, backend: str) -> type[CatalogueConformance]:
     return type(name, (CatalogueConformance,), {**body, "__module__": __name__})
 
 
+def is_first_of_its_kind(task: Task, backend: str) -> bool:
+    """Return whether a task stands for those of its model and algorithm on a backend."""
+    kind = task.model, task.algorithm, task.version == 0
+    alike = (t for t in WITH_NUMBERS if (t.model, t.algorithm, t.version == 0) == kind)
+    answered = (t for t in alike if t.dataset not in LIKE_OTHER_TABLES and has_numbers(t, backend))
+    return is_fast(task) or task is next(answered, None)
+
+
+@cache
 def has_numbers(task: Task, backend: str) -> bool:
     """Return whether there are numbers to ask the laws of; training needs none."""
     if backend == "raw":
@@ -207,6 +218,8 @@ ROUNDS: list[str] = []
 for _task in TASKS.values():
     if _task.model == "LR" and "tabular-data" in _task.tags:
         _data = [] if SOURCES[_task.dataset].offline else [pytest.mark.usefixtures("real_data")]
+        if _task.dataset in LIKE_OTHER_TABLES:
+            _data.append(pytest.mark.nightly)
         _body = {"task_id": _task.id, "pytestmark": [pytest.mark.raw, *_data]}
         ROUNDS.append(f"TestRounds{_task.key.replace('-', '')}")
         globals()[ROUNDS[-1]] = type(

@@ -1,4 +1,4 @@
-"""How the house is built: what a journey touches, how long its files are, who knows of one thing.
+"""How the package is built: what `gym.make` and a step touch, and how many files know one thing.
 
 - Journeys: files, calls and crossings between files that `gym.make`, steps and a comparison take.
   A call is one of a function of the package; it crosses where the nearest frame of the package
@@ -194,7 +194,7 @@ def importers(package: Mapping[str, str]) -> Counter[str]:
 def main() -> str:
     """Trace, count, and write the page."""
     parser = measuring.Parser(__file__, __doc__)
-    parser.set_defaults(out=measuring.RESULTS / "house.md")
+    parser.set_defaults(out=measuring.RESULTS / "structure.md")
     parser.add_argument("--turns", type=int, default=21, help="of both steps")
     options = parser.parse_args()
     rows = list(journeys())
@@ -211,7 +211,7 @@ def main() -> str:
         knowing.append([kind, f"`{word}`", str(files)])
     return measuring.write_report(
         options,
-        "The house",
+        "The structure of the package",
         measuring.table(("journey", "files", "calls", "crossings"), rows),
         f"A warm step on a table takes {ours:.0f} µs, {ratio:.1f} times as long as one of CartPole "
         f"({theirs:.1f} µs): medians of {options.turns - 1} turns, of the ratio within a turn.",
