@@ -19,7 +19,7 @@ from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.envs.meta.env import MetaEnv
 from fedhpo_gym.objectives import OBJECTIVES
-from fedhpo_gym.stored.health import usual
+from fedhpo_gym.stored.health import default_configuration
 from fedhpo_gym.stored.meta_data import MetaData, open_meta_data
 from fedhpo_gym.stored.task_generator import TaskGenerator, open_generator
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS, meta_tasks
@@ -69,7 +69,7 @@ def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
         f'```python\nimport gymnasium as gym\nimport fedhpo_gym\n\nenv = gym.make("{env_id}")\n```'
     )
     yield "## What is tuned"
-    yield space_table(data.space, usual(data.space))
+    yield space_table(data.space, default_configuration(data.space))
     yield "## Fidelities"
     yield (
         f"`round` is one of {', '.join(map(number, data.rounds))}; the highest is full fidelity. "

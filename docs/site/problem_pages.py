@@ -24,18 +24,18 @@ from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored.health import (
+    default_configuration,
     health_cards,
     health_on,
     labels_on,
-    open_card,
+    open_stored,
     survival_on,
-    usual,
 )
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
 
 DOCS = Path(__file__).resolve().parents[1]
-HEADS = ("name", "from", "to", "scale", "grid", "unit", "set by", "usual", "active where")
+HEADS = ("name", "from", "to", "scale", "grid", "unit", "set by", "default", "active where")
 OBJECTIVE_HEADS = ("objective", "unit", "better", "range")
 BACKENDS = {
     "tabular": "`tabular`: a stored table or pool",
@@ -74,7 +74,7 @@ def write(path: Path, text: str) -> None:
 
 @functools.cache
 def _opened(card: Path) -> StoredNumbers:
-    return open_card(card)
+    return open_stored(card)
 
 
 def _variants() -> dict[str, list[Path]]:
@@ -108,7 +108,7 @@ def _problem_page(task: Task, cards: Sequence[Path]) -> Iterator[str]:
         f'env = gym.make("{task.id}"{backend})\n```'
     )
     yield "## What is tuned"
-    yield space_table(task.space, usual(task.space))
+    yield space_table(task.space, default_configuration(task.space))
     yield (
         "*Usual* is the configuration without tuning: plain federated averaging, or the nearest "
         "configuration of the space."
@@ -308,7 +308,7 @@ def _natural_page(name: str, tasks: Sequence[Task]) -> Iterator[str]:
     for task in tasks:
         yield f"## {task.key}"
         yield _ids(task)
-        space = space_table(task.space, usual(task.space))
+        space = space_table(task.space, default_configuration(task.space))
         if space in seen:
             yield f"The search space is that of {seen[space]}."
         else:
@@ -389,6 +389,6 @@ def missing(path: Path, of: str) -> bool:
 def _draw(path: Path, card: Path) -> None:
     from pictures import draw
 
-    stored = open_card(card)
+    stored = open_stored(card)
     health = health_on(stored, "fedhpo-gym health ID --write")
     draw(path, stored, health["importance"])

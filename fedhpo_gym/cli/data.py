@@ -7,7 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from fedhpo_gym.backends.federatedscope.installation import VARIABLE, examine, install, needs
+from fedhpo_gym.backends.federatedscope.installation import (
+    VARIABLE,
+    describe_requirements,
+    examine,
+    install,
+)
 from fedhpo_gym.cli.console import (
     Arg,
     Cluster,
@@ -258,7 +263,7 @@ def make(
     dry_run: Annotated[bool, Arg("only say what it needs")] = False,
 ) -> int:
     """Make an interpreter that can run FederatedScope."""
-    echo(needs(folder, source))
+    echo(describe_requirements(folder, source))
     if not dry_run:
         made = install(folder, source, echo)
         echo(f"Done: {made.interpreter}\nNow `export {VARIABLE}={folder.absolute()}`,")

@@ -47,7 +47,7 @@ from fedhpo_gym.stored.catalogue import is_installed
 from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of
 from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.pool import Pool
-from fedhpo_gym.stored.remembered import SUFFIX, read_results, results_stem, write_results
+from fedhpo_gym.stored.remembered import SUFFIX, read_results, results_stem, write_remembered
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import FORMAT, Table
 from fedhpo_gym.studies.environments import make_environment
@@ -72,16 +72,16 @@ def health(
     if truth:
         for card in cards:
             results = truths_of(card)
-            stored = figures.open_card(card)
+            stored = figures.open_stored(card)
             path = card.with_name(results_stem(stored.card, _backend_of(stored)) + SUFFIX)
             if write:
-                write_results(path, results)
+                write_remembered(path, results)
             equal = read_results(path) == results
             echo(f"{path.name}: {len(results)} results {'as' if equal else 'not as'} stored")
             differing += not equal
         return 1 if differing else 0
     for card in cards:
-        stored = figures.open_card(card)
+        stored = figures.open_stored(card)
         if write:
             figures.write_health(card, _labels(stored))
             echo(f"{card.name}: written")
@@ -102,7 +102,7 @@ def truths_of(card: Path) -> dict[str, Any]:
 
     These are limits, and what can be reached at all and at full fidelity.
     """
-    stored, results = figures.open_card(card), {}
+    stored, results = figures.open_stored(card), {}
     for task in answering(stored):
         backend = _backend_of(stored)
         _, key, compute = limits_request(task, backend)
@@ -150,7 +150,7 @@ def chosen(ids: Sequence[str]) -> list[Path]:
             )
         return here
     found = [
-        (card, {task.key for task in answering(figures.open_card(card))})
+        (card, {task.key for task in answering(figures.open_stored(card))})
         for card in figures.health_cards()
         if is_installed(card)
     ]
@@ -252,7 +252,7 @@ def difficulty(
         pools = {word: space for word in ids if (space := meta_space(word))}
         others = [word for word in ids if word not in pools]
         cards = chosen(others) if others or not ids else []
-        rows = [list(_cells(figures.open_card(card))) for card in cards]
+        rows = [list(_cells(figures.open_stored(card))) for card in cards]
         rows += [list(cells) for word, space in pools.items() for cells in _of_pools(word, space)]
     echo(TERMS if ids else TITLE)
     for name, meaning in COLUMNS.items():
@@ -289,7 +289,7 @@ def _trained(task: Task, number: int) -> Iterator[str]:
     raw = make_backend("raw", task)
     fidelity = Fidelity(task.max_round, task.fidelity_space["client_sample_rate"].high)
     rng = stream(0, "difficulty")
-    asked = [*(space.sample(rng) for _ in range(number)), figures.usual(space)]
+    asked = [*(space.sample(rng) for _ in range(number)), figures.default_configuration(space)]
     answers = raw.evaluate_many([(one, fidelity) for one in asked])
     losses = validation_losses(answers, answers.num_samples)
     fixed = [f"{name} {value:g}" for name, value in task.settings]

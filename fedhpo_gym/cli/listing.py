@@ -24,7 +24,7 @@ from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import (
-    find,
+    find_stored,
     has_sample,
     has_table,
     is_here,
@@ -68,7 +68,7 @@ class StoredNames:
 
 def stored_names() -> StoredNames:
     """Return the names of all tables, samples and surrogates whose arrays are on this machine."""
-    samples = ((name, find(name, f"{SAMPLE}.json")) for name in list_samples())
+    samples = ((name, find_stored(name, f"{SAMPLE}.json")) for name in list_samples())
     return StoredNames(
         [name for name in list_tables() if is_here(name)],
         [name for name, card in samples if card is not None and is_installed(card)],

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from fedhpo_gym import studies
 from fedhpo_gym.analysis.comparison import count_noun
-from fedhpo_gym.backends.federatedscope.process import kept
+from fedhpo_gym.backends.federatedscope.process import shared_processes
 from fedhpo_gym.cli import report as reports
 from fedhpo_gym.cli.console import (
     Arg,
@@ -60,7 +60,7 @@ def run(
         workers=asked.simulated_workers,
         shared_start=asked.shared_start,
     )
-    with kept():  # processes of other frameworks start once, not for every run
+    with shared_processes():  # processes of other frameworks start once, not for every run
         plans, done = make_plans(request), 0
         require_writable(out, "`--out`")
         with tqdm(total=len(plans), unit="run", disable=None) as bar:

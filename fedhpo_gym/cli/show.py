@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
+from fedhpo_gym.backends import BACKENDS, default_backend, ids_with_stored_data
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli import problems
 from fedhpo_gym.cli.console import Arg, Variant, asked_task, echo, say_prose, say_table
@@ -135,7 +135,7 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "backends": {name: _answers(name, task) for name in concerned(task, env_id)},
         "backend": backend,
         "stored": _stored(backend, task),
-        "elsewhere": elsewhere(task) if backend in problems.OPENERS else [],
+        "elsewhere": ids_with_stored_data(task) if backend in problems.OPENERS else [],
         "variants": [] if of_rounds else _variants(task),
     }
 

@@ -19,7 +19,7 @@ from fedhpo_gym.data import load_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.stored.catalogue import (
-    find,
+    find_stored,
     list_samples,
     list_tables,
     open_sample,
@@ -139,7 +139,7 @@ def measure_stored(variant: Variant) -> int:
 
 
 def _card(name: str) -> Path:
-    card = find(name, f"{SUFFIX}.json")
+    card = find_stored(name, f"{SUFFIX}.json")
     if card is None:  # listed a moment ago
         raise MissingDataError(f"the card of the surrogate {name!r} is gone; fit it again")
     return card

@@ -21,7 +21,7 @@ from fedhpo_gym.envs.trial import truth as truths
 from fedhpo_gym.envs.truth import Truth
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.stored import remembered
-from fedhpo_gym.stored.health import health_cards, open_card
+from fedhpo_gym.stored.health import health_cards, open_stored
 from fedhpo_gym.stored.surrogate import Surrogate
 
 ID = "MO-FedHPO-GNN-CiteSeer-v1"
@@ -112,7 +112,7 @@ def test_a_result_of_another_form_is_computed_again(
     known = all_of(anew())
     [path] = cache.iterdir()
     results = remembered.read_results(path)
-    remembered.write_results(path, {key: change(good) for key, good in results.items()})
+    remembered.write_remembered(path, {key: change(good) for key, good in results.items()})
     np.testing.assert_equal(all_of(anew()), known)
     assert remembered.read_results(path) == results
 
@@ -185,7 +185,7 @@ def test_default_arguments_of_every_surrogate_search_nothing(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(truths, "search", lambda *_: pytest.fail("it is stored"))
     [card] = [card for card in health_cards() if card.name == name]
-    stored = open_card(card)
+    stored = open_stored(card)
     assert isinstance(stored, Surrogate)
     for task in answering(stored):
         arguments = {option: getattr(task, option) for option in task.options}
@@ -204,7 +204,7 @@ def test_limits_of_every_stored_problem_are_stored(
     card: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    stored = open_card(card)
+    stored = open_stored(card)
     for task in answering(stored):
         backend = "surrogate" if isinstance(stored, Surrogate) else "tabular"
         limits_of(task, backend)
@@ -213,7 +213,7 @@ def test_limits_of_every_stored_problem_are_stored(
 
 def test_stored_limits_are_those_that_are_computed() -> None:
     [card] = [one for one in health_cards() if one.name == SURROGATES[0]]
-    task = answering(open_card(card))[0]
+    task = answering(open_stored(card))[0]
     _, _, compute = limits_request(task, "surrogate")
     assert limits_of(task, "surrogate") == compute()
 
