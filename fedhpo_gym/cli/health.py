@@ -195,42 +195,52 @@ def _label_frequencies(stored: StoredNumbers) -> dict[str, Any]:
         return {}
 
 
+_DRAWS = f"{figures.DRAWS:,}"
 TERMS = f"""\
-All figures are of validation losses at full fidelity, and of the mean over seeds. All cells of a
-table or a pool are used, and {figures.DRAWS:,} uniformly drawn configurations of a surrogate. The
-best of them is called best. Losses of a pool are those of one seed. The
-guess predicts how often each label occurs. Usual is plain federated averaging with a learning rate
-of 0.1, minibatches of 32 and one local epoch, as near to it as the space comes.
+All figures are computed from validation losses at full fidelity, as means over seeds. Of a table or
+a pool, all cells are used; of a surrogate, {_DRAWS} uniformly drawn configurations. The losses of a
+pool are those of one seed. Three losses define the scale:
+
+- "best" is the lowest loss of these configurations.
+- "guess" is the loss of a model that predicts the frequencies of labels.
+- "default" is the loss of plain federated averaging with a learning rate of 0.1, minibatches of 32
+  and one local epoch, or of the nearest configuration in the space.
+
+The columns are:
 """
 TITLE = f"""# Difficulty of the stored problems
 
-Made by `fedhpo-gym difficulty` from the stored numbers; `fedhpo-gym difficulty ID` says it of one.
+This page shows how much of the possible gain random search does not reach on each stored problem.
+Use it to choose problems on which optimizers can differ. It is printed by `fedhpo-gym difficulty`;
+`fedhpo-gym difficulty ID` prints one problem.
+
 {TERMS}"""
 COLUMNS = {
-    "settings": "hyperparameters that are chosen",
+    "settings": "number of hyperparameters in the search space",
     **{
-        f"left {k}": f"what the best of {k} random configurations has above the best, on average, "
-        "as a share of (guess - best)"
+        f"left {k}": f"mean loss of the best of {k} random configurations, minus best, as a share "
+        "of (guess - best)"
         for k in figures.TRIALS
     },
-    "of the usual": "left 25 as a share of (usual - best); a dash where nothing beats the usual, "
-    "or nobody trained it",
-    "seeds left": "left 25 in standard errors that seeds leave in comparisons of the best tenth of "
-    f"the configurations, {figures.FEWEST_TOP} at least; what a seed does to all configurations "
-    f"alike is none; a dash where fewer than {2 * figures.FEWEST_TOP} have several seeds",
-    "seeds gained": "what tuning gains over the usual, in the same errors",
-    "near": f"share of the configurations that lack at most {format_share(figures.NEAR_BEST)} "
-    "of (guess - best)",
-    "useless": "share of those that are no better than the guess, or diverge",
+    "of the default": "left 25 as a share of (default - best) instead; a dash if no configuration "
+    "is better than the default, or if the default was not trained",
+    "seeds left": "left 25 in standard errors that are due to seeds. They are those of comparisons "
+    f"between the best tenth of the configurations, and at least {figures.FEWEST_TOP} of them. An "
+    "effect of a seed on all configurations alike does not count. A dash if fewer than "
+    f"{2 * figures.FEWEST_TOP} configurations have several seeds",
+    "seeds gained": "(default - best), in the same standard errors",
+    "near": "share of the configurations whose loss exceeds best by at most "
+    f"{format_share(figures.NEAR_BEST)} of (guess - best)",
+    "useless": "share of the configurations that are no better than guess, or diverge",
     "contest": f"whether seeds left is at least {figures.CONTEST[0]:g}, left 25 at least "
-    f"{figures.CONTEST_LEFT:g}, and seeds gained at least {figures.CONTEST[1]:g}; "
-    "what is none is easy, or its seeds decide; a dash where that is not known",
+    f"{figures.CONTEST_LEFT:g}, and seeds gained at least {figures.CONTEST[1]:g}. Other problems "
+    "are easy, or their results depend mostly on seeds. A dash if this is unknown",
 }
 """Meaning of the columns of a table, by their heads."""
 DIFFICULTY_HEADS = ("id", "variant", *COLUMNS)
 AFTER = """
-Problems without stored numbers are trained: `fedhpo-gym difficulty --train 60 ID`. Some are on the
-page of [natural federations](natural.md#how-hard).
+For problems without stored results, `fedhpo-gym difficulty --train 60 ID` trains configurations.
+Some of them are on the page of [natural federations](natural.md#how-hard).
 """
 
 

@@ -156,7 +156,7 @@ def test_a_problem_without_numbers_is_trained() -> None:
     assert len(cells) == len(DIFFICULTY_HEADS)
     # Six configurations say nothing of ten trials, nor of twenty-five.
     named = dict(zip(DIFFICULTY_HEADS, cells, strict=True))
-    unknown = {"left 10", "left 25", "left 50", "of the usual", "contest"}
+    unknown = {"left 10", "left 25", "left 50", "of the default", "contest"}
     unknown |= {"seeds left", "seeds gained"}
     assert {head for head, cell in named.items() if cell == "–"} == unknown
 
