@@ -344,7 +344,8 @@ class Task(Problem):
             if settings_of_algorithm[name].instead and checked and checked[0] == 0:
                 raise InvalidArgumentError(
                     f"`tune` must give {name!r} a range above 0, where "
-                    f"{settings_of_algorithm[name].instead!r} decides in its place, got {short_repr(ends)}"
+                    f"{settings_of_algorithm[name].instead!r} decides in its place, got "
+                    f"{short_repr(ends)}"
                 )
             if len(checked) != 2 or not checked[0] < checked[1]:
                 raise InvalidArgumentError(
