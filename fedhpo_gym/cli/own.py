@@ -9,7 +9,7 @@ import fedhpo_gym
 from fedhpo_gym.cli.console import Arg, OwnTables, echo, echo_error, say_prose
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import read_toml
-from fedhpo_gym.data.frames import stem_of
+from fedhpo_gym.data.frames import base_name
 from fedhpo_gym.tasks import TRIALS_ONLY
 from fedhpo_gym.tasks.own import own_folder
 
@@ -87,7 +87,7 @@ def import_results(path: Source, *, description: Description = None, out: OwnTab
     if (path.suffix in TABLES or path.stem.endswith(".csv")) and path.name != FILE:
         if not path.is_file():
             raise MissingDataError(f"`path` must be a file, {path} is none")
-        told = _told(description or path.with_name(f"{stem_of(path)}.toml"))
+        told = _told(description or path.with_name(f"{base_name(path)}.toml"))
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")
             env_id, card = fedhpo_gym.import_results(path, **told, folder=out)

@@ -37,9 +37,9 @@ from fedhpo_gym.core.files import (
     read_toml,
     sole_writer,
 )
-from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame, stem_of
+from fedhpo_gym.data.frames import CLIENT, LABEL, base_name, read_frame
 from fedhpo_gym.data.natural import NaturalTable
-from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
+from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect_table
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import natural
 from fedhpo_gym.tasks.federated import Task, fidelities
@@ -355,10 +355,10 @@ def write_task(
             f"rows are dealt, got neither; there are {short_repr([*frame])}"
         )
     if name is None:
-        stem = stem_of(Path(source)) if isinstance(source, str | Path) else "Own"
+        stem = base_name(Path(source)) if isinstance(source, str | Path) else "Own"
         name = "".join(part[:1].upper() + part[1:] for part in _words(stem))
         name = f"Data{name}" if not name[:1].isalpha() else name
-    found = inspect(frame, target, client, leave_out)
+    found = inspect_table(frame, target, client, leave_out)
     count = clients or (frame[client].nunique() if client else 0)
     # By default pandas writes 100,000 cells at once, which is slow where columns are many.
     text = frame.to_csv(index=False, lineterminator="\n", chunksize=10_000)
@@ -396,7 +396,7 @@ def write_task(
         with tempfile.TemporaryDirectory(dir=into) as part:
             trial = Path(part) / table.data  # what is wrong is said before anything is replaced
             trial.write_text(text, encoding="utf-8")
-            OwnSource(name=name, licence="", citation="", table=table, path=path).encoded(trial)
+            OwnSource(name=name, licence="", citation="", table=table, path=path).encode(trial)
         keys = _makers(path, content)
         # Both are on the disk before one of them replaces anything.
         with new_text(path.with_name(table.data), text), new_text(path, said):
