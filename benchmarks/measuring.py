@@ -97,13 +97,13 @@ def gemm_peak(precision: str = "float32") -> float:
     # Here, because importing torch is part of what other benchmarks measure.
     import torch
 
-    from fedhpo_gym.fl.torch_trainer import one_thread
+    from fedhpo_gym.fl.torch_trainer import single_torch_thread
 
     generator = torch.Generator().manual_seed(0)
     matrices = torch.rand((2, PEAK_SIZE, PEAK_SIZE), generator=generator)
     a, b = matrices.to(getattr(torch, precision))
     best = float("inf")
-    with one_thread():
+    with single_torch_thread():
         for _ in range(PEAK_REPEATS):
             with stopwatch() as spent:
                 torch.mm(a, b)

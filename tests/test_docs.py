@@ -136,10 +136,9 @@ def test_a_planted_fault_is_found(tmp_path: Path) -> None:
     assert missing_paths(guide) == ["agents/gone.py", "gone.py"]
     assert long_lines(guide) == ["x" * 101]
     assert failed_examples(guide) == 1
-    guide.write_text(
-        "- command: `python benchmarks/gone.py` `python benchmarks/structure/journeys.py`"
-    )
-    assert unmade(guide, "`gone.py`") == ["benchmarks/gone.py", "benchmarks/structure/journeys.py"]
+    program = "benchmarks/structure/journeys.py"
+    guide.write_text(f"- command: `python benchmarks/gone.py` `python {program}`")
+    assert unmade(guide, "`gone.py`") == ["benchmarks/gone.py", program]
     guide.write_text("no command")
     assert unmade(guide, "") == ["none"]
 

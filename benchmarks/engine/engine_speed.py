@@ -35,7 +35,7 @@ from plain_loop import STEPS, PlainCourse, TorchDraws
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.building.design import GridDesign
 from fedhpo_gym.fl.course import Course
-from fedhpo_gym.fl.torch_trainer import one_thread
+from fedhpo_gym.fl.torch_trainer import single_torch_thread
 from fedhpo_gym.tasks import Task, get_task
 
 WARM_UP, MANY = 2, 24
@@ -102,7 +102,7 @@ def time_plain(task: Task, rounds: int, step: str) -> list[float]:
     """Time every corner with the plain loop."""
     seconds = []
     federation = task_federation(task, task.seeds[0])
-    with one_thread():
+    with single_torch_thread():
         for course in corners(task):
             draws = TorchDraws(course.seed)
             arguments = (course.configuration, course.client_sample_rate, draws, STEPS[step])

@@ -35,7 +35,7 @@ from plain_module import PlainModuleCourse
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.course import Course
-from fedhpo_gym.fl.torch_trainer import one_thread
+from fedhpo_gym.fl.torch_trainer import single_torch_thread
 from fedhpo_gym.tasks import get_task
 
 SEED = 1
@@ -69,7 +69,7 @@ def time_engine(name: str, count: int, rounds: int, precision: str = "float32") 
 def time_plain(name: str, rounds: int) -> float:
     """Return the plain loop's processor seconds per round."""
     family = FAMILIES[name]
-    with one_thread():
+    with single_torch_thread():
         course = PlainModuleCourse(family, task_federation(get_task(family.task), SEED))
         course.advance(family.warm_up)
         with measuring.stopwatch() as spent:

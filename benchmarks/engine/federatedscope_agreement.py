@@ -27,7 +27,7 @@ from measuring import number
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.federatedscope.backend import CourseRequest, Curve, RemoteCourse
-from fedhpo_gym.backends.federatedscope.installation import find
+from fedhpo_gym.backends.federatedscope.installation import find_installation
 from fedhpo_gym.backends.federatedscope.process import Message, Peer
 from fedhpo_gym.backends.training import make_batch, make_course, task_federation
 from fedhpo_gym.core.errors import MissingDataError
@@ -150,7 +150,9 @@ def main(argv: Sequence[str] | None = None) -> str:
     options = parser.parse_args(argv)
     if not options.federatedscope:
         raise MissingDataError("agreement is measured with --federatedscope PATH only")
-    process = Peer(find(str(options.federatedscope), str(options.federatedscope_python)))
+    process = Peer(
+        find_installation(str(options.federatedscope), str(options.federatedscope_python))
+    )
     try:
         without = exact(process, options.exact_rounds)
         cases = [with_chance(process, case, options.seeds) for case in options.cases]

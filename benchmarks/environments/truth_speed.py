@@ -15,9 +15,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import measuring
 from measuring import number
 
-from fedhpo_gym.cli.health import chosen
-from fedhpo_gym.cli.listing import answering
-from fedhpo_gym.stored.health import open_card
+from fedhpo_gym.cli.health import cards_of_ids as chosen
+from fedhpo_gym.cli.listing import answering_tasks as answering
+from fedhpo_gym.stored.health import open_stored
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.tasks import Task
 
@@ -56,7 +56,7 @@ def main() -> None:
     [bare] = seconds(IMPORT)
     rows: dict[str, list[tuple[float, float, str]]] = {}
     for card in chosen(()):
-        stored = open_card(card)
+        stored = open_stored(card)
         kind = card.name.split(".")[-2]
         task = answering(stored)[-1]
         backend = "surrogate" if isinstance(stored, Surrogate) else "tabular"

@@ -48,6 +48,7 @@ def page() -> str:
             rows.append(_row(claim, content["results"][claim["result"]]))
         except StaleError as error:
             faults.append(str(error))
+    faults += stale_difficulties(content["gallery"])
     if faults:
         raise StaleError("\n".join(faults))
     return f"{HEAD}\n{markdown_table(HEADS, rows)}\n{TOC}"
@@ -82,6 +83,24 @@ def _row(claim: dict[str, Any], programs: list[str]) -> tuple[str, ...]:
     shown_as = f"[{found[1]}](../../benchmarks/results/{result}.md)"
     named = ", ".join(f"`{program}`" for program in programs)
     return link, says, shown_as, date[1], command[1], named
+
+
+def stale_difficulties(gallery: dict[str, str]) -> list[str]:
+    """Return what is wrong with the difficulties on the cards of the gallery of environments."""
+    text = _plain(ROOT / "docs" / "environments.md")
+    lines = (ROOT / "docs" / "difficulty.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    column = rows[0].index("left 25")
+    known = {" | ".join(row[:2]): row[column] for row in rows if len(row) > column}
+    faults = []
+    for words, row in gallery.items():
+        if words not in text:
+            faults.append(f"docs/environments.md does not say {words!r} any more")
+        elif known.get(row) != words.split()[0]:
+            faults.append(
+                f"docs/environments.md says {words!r}, docs/difficulty.md {known.get(row)}"
+            )
+    return faults
 
 
 def _plain(path: Path) -> str:

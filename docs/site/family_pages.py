@@ -14,12 +14,12 @@ from pictures import draw_family
 from problem_pages import OBJECTIVE_HEADS, missing, objective_row, space_table
 
 import fedhpo_gym
-from fedhpo_gym.cli.problems import number
+from fedhpo_gym.cli.problems import format_value
 from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.envs.meta.env import MetaEnv
 from fedhpo_gym.objectives import OBJECTIVES
-from fedhpo_gym.stored.health import usual
+from fedhpo_gym.stored.health import default_configuration
 from fedhpo_gym.stored.meta_data import MetaData, open_meta_data
 from fedhpo_gym.stored.task_generator import TaskGenerator, open_generator
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS, meta_tasks
@@ -69,12 +69,12 @@ def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
         f'```python\nimport gymnasium as gym\nimport fedhpo_gym\n\nenv = gym.make("{env_id}")\n```'
     )
     yield "## What is tuned"
-    yield space_table(data.space, usual(data.space))
+    yield space_table(data.space, default_configuration(data.space))
     yield "## Fidelities"
     yield (
-        f"`round` is one of {', '.join(map(number, data.rounds))}; the highest is full fidelity. "
-        f"`client_sample_rate` is one of {', '.join(map(number, data.rates))}. An episode has "
-        f"{env.get_wrapper_attr('setup').trials} trials unless you set `trials`."
+        f"`round` is one of {', '.join(map(format_value, data.rounds))}; the highest is full "
+        f"fidelity. `client_sample_rate` is one of {', '.join(map(format_value, data.rates))}. An "
+        f"episode has {env.get_wrapper_attr('setup').trials} trials unless you set `trials`."
     )
     yield "## Objectives"
     yield (
@@ -157,7 +157,7 @@ def _generated(env_id: str, data: TaskGenerator) -> Iterator[str]:
         f"{len(data.arrays['weight_0'])} networks answer, fitted to {data.card['evaluations']:,} "
         f"evaluations of {len(data.card['fitted_on'])} real tasks. `noise` models the effect of "
         f"the seed of a training run. Best losses of the first {DRAWN} tasks: "
-        f"{', '.join(map(number, best))}."
+        f"{', '.join(map(format_value, best))}."
     )
 
 

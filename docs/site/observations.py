@@ -48,7 +48,8 @@ def entries(task: Task) -> Iterator[str]:
     )
     size, ranks = len(names), task.objectives["val_loss"]
     yield entry_table(
-        with_remaining(of_trials.space(task, size, ranks)), meanings(TrialEnv) | ADDED
+        with_remaining(of_trials.trial_observation_space(task, size, ranks)),
+        meanings(TrialEnv) | ADDED,
     )
     if task.name.startswith(TRIALS_ONLY):
         return
@@ -58,7 +59,9 @@ def entries(task: Task) -> Iterator[str]:
         f"{', '.join(f'`{name}`' for name in controls.space.names)}. A step trains some rounds "
         f"with them. The observation shows the last {history} evaluations."
     )
-    yield entry_table(of_rounds.space(history, controls.size, None), meanings(RoundEnv))
+    yield entry_table(
+        of_rounds.round_observation_space(history, controls.size, None), meanings(RoundEnv)
+    )
 
 
 def meanings(kind: type) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.cli.problems import name_of, number, percent, variant_of
+from fedhpo_gym.cli.problems import format_share, format_value, name_of, variant_of
 from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.stored.health import (
     INERT,
@@ -16,10 +16,10 @@ from fedhpo_gym.stored.health import (
     faults,
     health_cards,
     health_on,
-    inert,
     labels_on,
-    open_card,
+    open_stored,
     survival_on,
+    unimportant,
 )
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.surrogate import (
@@ -69,8 +69,8 @@ MEANINGS = markdown_table(
             "one, between the lowest and the highest client sampling rate, and between two "
             "seeds"
         ),
-        "inert": (
-            f"in the CSV file: hyperparameters that cause less than {percent(INERT)} of the "
+        "unimportant": (
+            f"in the CSV file: hyperparameters that cause less than {format_share(INERT)} of the "
             "variance of the logarithm of the loss, interactions included (functional "
             "analysis of variance on the whole grid)"
         ),
@@ -92,8 +92,8 @@ All figures are of the validation loss and of the mean over seeds (of one seed i
 
 A low loss can be luck. `fedhpo-gym health ID --survival` tests this: it trains the best
 configurations of a table again from initial weights moved by 1e-8. Those that reach their stored
-loss again, to within {percent(SURVIVES)}, survive. `--write` stores the result on the card. This
-was done for the tables of version 1, and `fedhpo-gym show ID` prints the result.
+loss again, to within {format_share(SURVIVES)}, survive. `--write` stores the result on the card.
+This was done for the tables of version 1, and `fedhpo-gym show ID` prints the result.
 
 Versions that share results share a row.
 """
@@ -122,7 +122,7 @@ refuses new fits that miss.
 """
 PROBLEM_HEADS = (
     *("id", "variant", "optimum", "labels", "edges", "losing", "near", "diverging"),
-    *("noise/spread", "τ rounds", "τ rates", "τ seeds", "inert"),
+    *("noise/spread", "τ rounds", "τ rates", "τ seeds", "unimportant"),
 )
 VERDICT_HEADS = (
     "surrogate",
@@ -133,7 +133,7 @@ VERDICT_HEADS = (
 )
 CHAOS = "some of the best configurations do not survive a perturbation of their initial weights"
 KINDS = {"table": "Tables", "surrogate": "Surrogates", "sample": "Pools"}
-PAGE_HEADS = tuple(head for head in PROBLEM_HEADS if head != "inert")
+PAGE_HEADS = tuple(head for head in PROBLEM_HEADS if head != "unimportant")
 LONGEST, FEW = 60, 12
 """Rows of the longest table of the page; problems that are named beside a fault."""
 
@@ -141,7 +141,7 @@ LONGEST, FEW = 60, 12
 def page() -> str:
     """Return the page."""
     cards, parts = health_cards(), [TITLE]
-    stored = [open_card(card) for card in cards]
+    stored = [open_stored(card) for card in cards]
     for kind, title in KINDS.items():
         chosen = [s for c, s in zip(cards, stored, strict=True) if c.match(f"*.{kind}.json")]
         parts.append(f"## {title}\n")
@@ -158,7 +158,7 @@ def csv_text() -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("kind", *PROBLEM_HEADS, "faults"))
-    for one in (open_card(card) for card in health_cards()):
+    for one in (open_stored(card) for card in health_cards()):
         writer.writerow((_kind(one), *_cells(one), "; ".join(_faults(one)) or "–"))
     return text.getvalue()
 
@@ -184,18 +184,18 @@ def _cells(stored: StoredNumbers) -> Iterator[str]:
     tau = health["kendall"]
     yield name_of(stored)
     yield variant_of(stored)
-    yield number(health["optimum"]["val_loss"])
-    yield number(labels["val_loss"]) if labels else "–"
+    yield format_value(health["optimum"]["val_loss"])
+    yield format_value(labels["val_loss"]) if labels else "–"
     ends = {"lowest": "−", "highest": "+"}
     yield ", ".join(f"{name} {ends[end]}" for name, end in health["edges"].items()) or "–"
     for figure in ("losing", "near_optimum", "diverging"):
-        yield percent(health[figure]["full_fidelity"]) if health[figure] else "–"
+        yield format_share(health[figure]["full_fidelity"]) if health[figure] else "–"
     noise, spread = health["seed_noise"], health["spread"]
     yield f"{noise / spread:.2f}" if noise is not None and spread else "–"
     for key in ("rounds", "client_sample_rates", "seeds"):
         value = tau[key]["tau"]
         yield "–" if value is None else f"{value:.2f}"
-    yield ", ".join(inert(health)) or "–"
+    yield ", ".join(unimportant(health)) or "–"
 
 
 def _faults(stored: StoredNumbers) -> list[str]:

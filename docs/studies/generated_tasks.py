@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transfer_tasks import left_by_random
 
-from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData, score_of
+from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData, explained_entropy
 from fedhpo_gym.stored.task_generator import TASKS, TaskGenerator
 
 Array = NDArray[np.float64]
@@ -42,7 +42,7 @@ class Described:
 
     def scores(self) -> Array:
         """Return (n, S) scores at full fidelity."""
-        return score_of(self.of(LOSS), self.entropy[:, None])
+        return explained_entropy(self.of(LOSS), self.entropy[:, None])
 
 
 def shared_places(data: MetaData) -> NDArray[np.intp]:

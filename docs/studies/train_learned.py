@@ -31,11 +31,11 @@ from fedhpo_gym.agents import learned_lstm, learned_transformer
 from fedhpo_gym.agents.learned_network import (
     PRICE_WIDTH,
     TRIALS,
-    Network,
+    LearnedNetwork,
     load_network,
     save_network,
 )
-from fedhpo_gym.agents.transfer.networks import seeded, tensor
+from fedhpo_gym.agents.transfer.networks import seeded_torch, tensor
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.meta_data import open_meta_data
@@ -201,8 +201,11 @@ class Transformer(nn.Module):
     def __init__(self, features: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
         self.point, self.price = perceptron(features, width, width), price_model(features)
-        self.facts = perceptron(learned_transformer.FACTS, width, width)
-        self.score, self.norm = nn.Linear(learned_transformer.TOLD, width), nn.LayerNorm(width)
+        self.facts = perceptron(learned_transformer.NUM_SUMMARY_FEATURES, width, width)
+        self.score, self.norm = (
+            nn.Linear(learned_transformer.NUM_SCORE_FEATURES, width),
+            nn.LayerNorm(width),
+        )
         self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
         self.end_norm, self.end = nn.LayerNorm(width), nn.Linear(width, 1)
 
@@ -387,13 +390,15 @@ def regret_over_time(model: Transformer, bank: Bank) -> float:
 
 
 class LastTrial(gym.vector.VectorWrapper):
-    """Shows the last trial as `learned_lstm.inputs` does, and rewards gains by what is left."""
+    """Shows the last trial as `learned_lstm.input_rows` does, and rewards gains by what is left."""
 
-    def __init__(self, env: Any, network: Network) -> None:
+    def __init__(self, env: Any, network: LearnedNetwork) -> None:
         super().__init__(env)
         self._network = network
         self._width = network.arrays["price.0.weight"].shape[1]
-        box = gym.spaces.Box(-1.0, 2.0 * TRIALS, (self._width + learned_lstm.SEEN,), np.float32)
+        box = gym.spaces.Box(
+            -1.0, 2.0 * TRIALS, (self._width + learned_lstm.NUM_TRIAL_FEATURES,), np.float32
+        )
         self.single_observation_space = gym.spaces.Dict({"seen": box})
 
     def reset(self, **given: Any) -> Any:
@@ -424,7 +429,7 @@ class LastTrial(gym.vector.VectorWrapper):
         )
         points = points[:, :count]
         scores = np.asarray(shown["scores"], np.float32)[:, :count]
-        return learned_lstm.inputs(points, scores, self._network.price(points))
+        return learned_lstm.input_rows(points, scores, self._network.price(points))
 
 
 def train_lstm(
@@ -442,7 +447,7 @@ def train_lstm(
     env: Any = gym.make_vec(
         env_id, how.lstm_envs, trials=TRIALS, autoreset_mode="SameStep", **given
     )
-    network = Network("learned-lstm", env.search_space, {}, price, "")
+    network = LearnedNetwork("learned-lstm", env.search_space, {}, price, "")
     joined = JoinedVecEnv([LastTrial(env, network)], how.seed, progress)
     model = RecurrentPPO(
         "MultiInputLstmPolicy",
@@ -494,10 +499,10 @@ def train(space: str, how: Training, out: Path, kinds: Sequence[str], **given: A
         print(space, kind, numbers)
         origin = {**asdict(how), **numbers, "ids": env_id, "torch": torch.__version__}
         origin["fingerprints"] = learned_from
-        network = Network(f"learned-{kind}", known, sizes, arrays, _command(how), origin)
+        network = LearnedNetwork(f"learned-{kind}", known, sizes, arrays, _command(how), origin)
         save_network(network, folder, f"learned-{kind}-{space}")
 
-    with seeded(f"learned {space}", how.seed) as rng:
+    with seeded_torch(f"learned {space}", how.seed) as rng:
         bank, pools = collect(env_id, how.tasks, how.seed, **given), collect_pools(space)
         copies = max(round(how.pools * how.tasks / len(pools.points)), 1)
         parts = zip(*(vars(part).values() for part in (bank, *[pools] * copies)), strict=True)
@@ -511,13 +516,15 @@ def train(space: str, how: Training, out: Path, kinds: Sequence[str], **given: A
             own = {**sizes, "heads": how.heads, "layers": how.layers}
             imitated = out / "imitated" / f"learned-transformer-{space}.json"
             if imitated.exists():
-                there = load_network(imitated, "learned-transformer", learned_transformer.shapes)
+                there = load_network(
+                    imitated, "learned-transformer", learned_transformer.transformer_shapes
+                )
                 model.load_state_dict({n: torch.tensor(one) for n, one in there.arrays.items()})
             else:
                 imitate(model, bank, how, rng)
                 save(imitated.parent, "transformer", own, plain(model.state_dict()))
     if "transformer" in missing:  # its own random numbers: the same after an interruption
-        with seeded(f"reinforced {space}", how.seed) as rng:
+        with seeded_torch(f"reinforced {space}", how.seed) as rng:
             found = reinforce(model, bank, collect_pools(space, "validation"), how, rng)
         seconds = time.process_time() - began
         save(out, "transformer", own, plain(model.state_dict()), cpu_s=seconds, validation=found)

@@ -1,9 +1,9 @@
-"""Optimizers, in a file per family; they see what any user of an environment sees.
+"""Optimizers, in a file per family; they see only what any user of an environment sees.
 
 To add one, write its class and add one line to `AGENTS`; the file is imported when the agent is
-first made, so that its libraries stay optional. What an agent needs and can do, its class says.
-One of your own needs no line: wherever a caller names an agent, `module:Class` is a name, too, and
-so is what `register_agent` was told.
+first made, so that its libraries stay optional. Its class declares what it needs and can do. Custom
+agents need no line: wherever a caller names an agent, `module:Class` is a name, too, and so are
+names registered with `register_agent`.
 
 Population-based training (`fedhpo_gym.studies.population`) is no agent: it needs several courses.
 """
@@ -88,8 +88,8 @@ def agent_class(name: str) -> type[Agent]:
     """
     if name in AGENTS:
         module, _, attribute = AGENTS[name].partition(":")
-        found: type[Agent] = getattr(importlib.import_module(module), attribute)
-        return found
+        kind: type[Agent] = getattr(importlib.import_module(module), attribute)
+        return kind
     if name in REGISTERED:
         return REGISTERED[name]
     if ":" not in name:
@@ -128,14 +128,14 @@ def agent_name(agent: str | type[Agent]) -> str:
     """
     if isinstance(agent, str):
         return agent
-    place = f"{agent.__module__}:{agent.__qualname__}"
-    there = getattr(sys.modules.get(agent.__module__), agent.__qualname__, None)
-    if there is not agent or agent.__module__ == "__main__":
+    path = f"{agent.__module__}:{agent.__qualname__}"
+    importable = getattr(sys.modules.get(agent.__module__), agent.__qualname__, None)
+    if importable is not agent or agent.__module__ == "__main__":
         raise InvalidArgumentError(
             "`agents` must be classes that worker processes can import by their `__module__`, got "
-            f"{place}; write it at the top of a file of its own, and import it from there"
+            f"{path}; write it at the top of a file of its own, and import it from there"
         )
-    return next((name for name, known in AGENTS.items() if known == place), place)
+    return next((name for name, stored_path in AGENTS.items() if stored_path == path), path)
 
 
 @validate_failed_call

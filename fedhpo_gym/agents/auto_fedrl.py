@@ -75,9 +75,9 @@ class AutoFedRL(Agent):
         self._past: list[tuple[list[float], float]] = []
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
-        drawn = self.mean + self.deviation * self._rng.standard_normal(len(self.mean))
+        draw = self.mean + self.deviation * self._rng.standard_normal(len(self.mean))
         box = self.action_space
-        return np.clip(drawn, box.low, box.high).astype(np.float32)
+        return np.clip(draw, box.low, box.high).astype(np.float32)
 
     def tell(self, step: Step) -> None:
         if not np.isfinite(step.reward):
@@ -93,13 +93,13 @@ class AutoFedRL(Agent):
         advantage = (rewards - rewards.mean()) / (rewards.std() or 1.0)
         z = (points - self.mean) / self.deviation
         # Natural gradients of a normal distribution: the step does not blow up where it is narrow.
-        to_mean = (advantage[:, None] * z).mean(axis=0) * self.deviation
-        to_log = (advantage[:, None] * (z**2 - 1.0)).mean(axis=0) / 2.0
+        mean_gradient = (advantage[:, None] * z).mean(axis=0) * self.deviation
+        log_gradient = (advantage[:, None] * (z**2 - 1.0)).mean(axis=0) / 2.0
         rate, box = self._settings.rate, self.action_space
-        self.mean = np.clip(self.mean + rate * to_mean, box.low, box.high)
+        self.mean = np.clip(self.mean + rate * mean_gradient, box.low, box.high)
         widest = self._settings.width
-        moved = self.deviation * np.exp(np.clip(rate * to_log, -1.0, 1.0))
-        self.deviation = np.clip(moved, self._settings.narrowest, widest)
+        deviation = self.deviation * np.exp(np.clip(rate * log_gradient, -1.0, 1.0))
+        self.deviation = np.clip(deviation, self._settings.narrowest, widest)
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,10 @@
-"""What an agent is, the problem it solves, and the loop between it and an environment."""
+"""Agents, the problems they solve, and the loop between an agent and an environment.
+
+Every agent of this package, and every custom one, is a subclass of `Agent`. Studies, `run_episode`
+and `run_crew` make it from a `SearchProblem`, which `read_problem` reads from an environment, and
+call `ask` and `tell` in turns. The class attributes of an agent declare what it needs and can do;
+nothing else is asked about it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +29,7 @@ from fedhpo_gym.space import SearchSpace
 
 Process: TypeAlias = Literal["trial", "round"]
 SCALAR = ("reward",)
-"""Objectives of an environment whose reward is one number."""
+"""`objectives` of an environment whose reward is one number."""
 MOST_STARTS = 10_000
 """Configurations that a study may share."""
 NOTHING_FREE = SearchSpace(())
@@ -32,23 +38,23 @@ NOTHING_FREE = SearchSpace(())
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What an agent is to solve, and from which seed. Every agent is made from one.
+    """The problem of an agent and its seed. Every agent is made from one.
 
     Attributes:
-        action_space: what actions lie in; for environments of this package a Box in [-1, 1] of
+        action_space: space of actions; for environments of this package a Box in [-1, 1] of
             (n,), or of (clients, n) where every client has its own row.
-        search_space: what the n coordinates of an action, or of a row of it, mean.
-        fidelities: those dimensions of `search_space` that are fidelities and were left free.
+        search_space: dimensions of the n coordinates of an action, or of a row of it.
+        fidelities: the dimensions of `search_space` that are free fidelities.
         seed: non-negative integer; the only source of an agent's randomness.
         objectives: names of the entries of the reward; `SCALAR` where it is one number.
-        constrained: whether `info["violation"]` says how far a trial is from keeping limits.
-        start: coordinates of the configurations that are tried first, those of free fidelities left
-            out; the same for all agents of a study that shares its start.
-        process: what a step is: a whole trial, or some rounds of one course.
-        source_tasks: what is known of other problems of the same space, for agents that transfer.
-        candidates: returns the (c, n) actions that may be chosen now, or None where any may.
-        pool: (K, n) actions of the configurations that a pool answers, at the highest fidelities;
-            None where the environment answers other actions, too.
+        constrained: whether `info["violation"]` holds the total violation of constraints.
+        start: coordinates of the configurations that are tried first, without those of free
+            fidelities; the same for all agents of a study that shares its start.
+        process: kind of a step: a complete trial, or some rounds of one course.
+        source_tasks: trials of other problems of the same space, for agents that transfer.
+        candidates: returns the (c, n) actions that are allowed now, or None where all are.
+        pool: (K, n) actions of the configurations of a pool, at the highest fidelities; None where
+            the environment evaluates other actions, too.
     """
 
     action_space: gym.Space[Any]
@@ -76,10 +82,10 @@ class SearchProblem:
 def read_problem(
     env: gym.Env[Any, Any], seed: int, shared_start: int = 0, *, transfers: bool = False
 ) -> SearchProblem:
-    """Return what an agent has to solve in an environment, which is not reset.
+    """Return the problem of an environment, which is not reset.
 
     The first `shared_start` configurations to try are drawn uniformly from the seed alone. For
-    agents that transfer, tasks that the environment knows as sources come along.
+    agents that transfer, the source tasks of the environment are included.
 
     Raises:
         InvalidArgumentError: `env` is no environment, has no search space, or a number is negative.
@@ -99,8 +105,8 @@ def read_problem(
         raise InvalidArgumentError(
             f"`shared_start` must not be negative, nor above {MOST_STARTS:,}, got {shared_start}."
         )
-    known = _attribute(env, "fidelity_space", ())
-    fidelities = SearchSpace(tuple(d for d in space.dimensions if d.name in known))
+    free_names = _attribute(env, "fidelity_space", ())
+    fidelities = SearchSpace(tuple(d for d in space.dimensions if d.name in free_names))
     problem = SearchProblem(
         action_space=env.action_space,
         search_space=space,
@@ -114,8 +120,8 @@ def read_problem(
         pool=_attribute(env, "pool", None),
     )
     size = (shared_start, len(space) - len(fidelities))
-    drawn = stream(problem.seed, "shared_start").uniform(-1.0, 1.0, size).astype(np.float32)
-    return replace(problem, start=tuple(map(tuple, drawn.tolist())))
+    starts = stream(problem.seed, "shared_start").uniform(-1.0, 1.0, size).astype(np.float32)
+    return replace(problem, start=tuple(map(tuple, starts.tolist())))
 
 
 def _objectives(env: gym.Env[Any, Any]) -> tuple[str, ...]:
@@ -140,16 +146,16 @@ WHERE: Mapping[Process, str] = {
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of an episode, as the environment returned it and as agents are told of it.
+    """One step of an episode, as the environment returned it and as `tell` receives it.
 
     Attributes:
-        action: (n,) what the agent did; read-only in the steps of `run_episode` and `run_crew`.
+        action: (n,) action of the agent; read-only in the steps of `run_episode` and `run_crew`.
         reward: a number, or a vector in `MO-` environments; higher is better.
         terminated: whether the budget is spent.
         truncated: whether the episode was cut off from outside.
-        info: what the environment reports about the step.
-        observation: what the environment shows now.
-        worker: which simulated worker did it; None where there are none.
+        info: `info` of the step.
+        observation: observation after the step.
+        worker: index of the simulated worker of the trial; None where there are none.
     """
 
     action: NDArray[np.float32]
@@ -167,29 +173,30 @@ class Step:
 
 
 class Agent(ABC):
-    """One optimizer. Sees only its problem, observations, rewards and infos.
+    """One optimizer. It sees only its problem, observations, rewards and infos.
 
-    An agent lives for one episode: every HPO run gets a new one. What a class needs and can do are
-    attributes of it; whoever chooses agents or makes environments for them decides by these alone.
-    The constructor takes the problem, and settings of the agent by keyword.
+    An agent lives for one episode: every HPO run gets a new one. Class attributes declare what it
+    needs and can do; studies choose agents and make environments for them by these alone. The
+    constructor takes the problem, and settings of the agent by keyword.
 
     Attributes:
-        acts_on: where a step may be a "trial", and where it may be some rounds ("round").
+        acts_on: kinds of steps that it supports: "trial", some rounds of a course ("round").
         per_client: whether it acts for every client, in environments made with
             `per_client=True`, whose actions have one row per client.
         report_moves: whether it reads how the model moves, in environments made with
             `report_moves=True`.
         fidelity: name of the one fidelity that it chooses, the last coordinate of its actions. All
-            others must be fixed. None for agents that make no difference between coordinates.
+            others must be fixed. None for agents that treat all coordinates alike.
         rewards: "scalar" where a reward must be one number, "vector" where it must be many, "any"
-            for agents that do not look at it, or can use both.
-        learned: name of the option that brings what must be learned before; None if nothing must.
-        stored: whether that comes with the package, for some search spaces.
+            for agents that ignore it, or can use both.
+        learned: name of the option with what must be learned before the episode; None if nothing
+            must.
+        stored: whether the package contains it, for some search spaces.
         seeded: whether the seed changes what it does.
-        starts: whether it can begin with configurations that it is given.
+        starts: whether it can begin with the configurations of `problem.start`.
         transfers: whether it learns from the source tasks of its problem.
-        action_space: what `ask` must answer with: a bounded box of (n,) float32 coordinates, or of
-            (clients, n) where `per_client`.
+        action_space: space of the return value of `ask`: a bounded box of (n,) float32 coordinates,
+            or of (clients, n) where `per_client`.
 
     Raises:
         InvalidArgumentError: it cannot act on this problem.
@@ -229,19 +236,19 @@ class Agent(ABC):
         """Return the next action for what `reset` or `step` returned: (n,) of `action_space`."""
 
     def tell(self, step: Step) -> None:  # noqa: B027 - an agent that learns nothing, such as random search, is a whole agent
-        """Take in what came of an action that `ask` returned; by default, forget it."""
+        """Learn from the result of an action that `ask` returned; by default, ignore it."""
 
     def first_actions(self) -> NDArray[np.float32]:
         """Return (N, n) the actions of `problem.start`, at the highest of free fidelities."""
         names = self.problem.search_space.names
-        chosen = [i for i, name in enumerate(names) if name not in self.problem.fidelities.names]
+        columns = [i for i, name in enumerate(names) if name not in self.problem.fidelities.names]
         actions = np.ones((len(self.problem.start), len(names)), dtype=np.float32)
         if self.problem.start:
-            actions[:, chosen] = self.problem.start
+            actions[:, columns] = self.problem.start
         return actions
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that it learned and drew, as JSON data, with which a new agent goes on."""
+        """Return its state as JSON data, from which a new agent can continue."""
         return {"agent": type(self).__name__, "seed": self.seed, "state": self._state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -251,12 +258,12 @@ class Agent(ABC):
             InvalidArgumentError: it is the state of another agent or seed, or this one is not new.
             DamagedDataError: its entries are of another form, or contradict each other.
         """
-        made = {"agent": type(self).__name__, "seed": self.seed}
+        expected = {"agent": type(self).__name__, "seed": self.seed}
         record = coerce("state", state, Mapping[str, Any])
-        header = {name: record.get(name) for name in made}
-        if header != made:
+        header = {name: record.get(name) for name in expected}
+        if header != expected:
             raise InvalidArgumentError(
-                f"`state` must be of {made}, got one of {header}; make the agent it belongs to."
+                f"`state` must be of {expected}, got one of {header}; make the agent it belongs to."
             )
         try:
             self._restore(record["state"])
@@ -264,70 +271,71 @@ class Agent(ABC):
             raise
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise DamagedDataError(
-                f"`state` must hold what `state_dict` of {made['agent']} returned, got "
+                f"`state` must hold what `state_dict` of {expected['agent']} returned, got "
                 f"{short_repr(record.get('state'))} ({type(error).__name__}: {error}); make a new "
                 "agent."
             ) from error
 
     def _state(self) -> dict[str, Any]:
-        """Return what `_restore` needs; nothing for an agent that remembers nothing."""
+        """Return the data that `_restore` needs; empty for an agent without state."""
         return {}
 
     def _restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - see `_state`
-        """Take in what `_state` returned."""
+        """Restore the data that `_state` returned."""
 
     @classmethod
     def check_rewards(cls, problem: SearchProblem) -> None:
         """Refuse rewards that agents of this class cannot use."""
-        given = "scalar" if problem.objectives == SCALAR else "vector"
-        if cls.rewards not in ("any", given):
-            wanted, how = ("one", "without") if cls.rewards == "scalar" else ("many", "with")
+        kind = "scalar" if problem.objectives == SCALAR else "vector"
+        if cls.rewards not in ("any", kind):
+            count, preposition = ("one", "without") if cls.rewards == "scalar" else ("many", "with")
             raise InvalidArgumentError(
-                f"`objectives` must be {wanted} for {cls.__name__}, got "
-                f"{list(problem.objectives)}; use the environment id {how} `MO-`."
+                f"`objectives` must be {count} for {cls.__name__}, got "
+                f"{list(problem.objectives)}; use the environment id {preposition} `MO-`."
             )
 
     def _checked_space(self, problem: SearchProblem) -> gym.spaces.Box:
-        space, number = problem.action_space, len(problem.search_space)
+        space, width = problem.action_space, len(problem.search_space)
         axes = 2 if self.per_client else 1
         if (
             isinstance(space, gym.spaces.Box)
             and len(space.shape) == axes
-            and space.shape[-1] == number
+            and space.shape[-1] == width
             and space.is_bounded()
         ):
             return space
-        shape, how = (
-            (f"(clients, {number})", "with per_client=True")
+        shape, advice = (
+            (f"(clients, {width})", "with per_client=True")
             if self.per_client
-            else (f"({number},)", "without per_client")
+            else (f"({width},)", "without per_client")
         )
         if isinstance(space, gym.spaces.Discrete):
-            how = "with actions='coordinates'"
+            advice = "with actions='coordinates'"
         raise InvalidArgumentError(
             f"`action_space` must be a bounded Box of shape {shape} for {type(self).__name__}, got "
-            f"{space}; make the environment {how}, and without wrappers that replace its actions."
+            f"{space}; make the environment {advice}, and without wrappers that replace its "
+            "actions."
         )
 
     def _check_fidelity(self, problem: SearchProblem) -> None:
         if self.fidelity is not None:
             self._check_free(problem, (self.fidelity,))
 
-    def _check_free(self, problem: SearchProblem, chosen: tuple[str, ...]) -> None:
+    def _check_free(self, problem: SearchProblem, choosable: tuple[str, ...]) -> None:
         free, last = problem.fidelities.names, problem.search_space.names
-        if {*chosen} == {*free} and last[-len(free) :] == free:
+        if {*choosable} == {*free} and last[-len(free) :] == free:
             return
-        others = {d.name: d.high for d in problem.fidelities.dimensions if d.name not in chosen}
-        named = " and ".join(map(repr, chosen))
-        advice = f"with fidelity={others}" if others else f"without {named} in its `fidelity`"
+        others = {d.name: d.high for d in problem.fidelities.dimensions if d.name not in choosable}
+        listing = " and ".join(map(repr, choosable))
+        advice = f"with fidelity={others}" if others else f"without {listing} in its `fidelity`"
         raise InvalidArgumentError(
-            f"{type(self).__name__} chooses the fidelity {named}, which must be the only free "
+            f"{type(self).__name__} chooses the fidelity {listing}, which must be the only free "
             f"one, got {list(free)}; make the environment {advice}."
         )
 
 
-def score_of(reward: float, info: Mapping[str, Any]) -> float:
-    """Return what optimizers of one number are told: `info["score"]`, else the reward."""
+def scalar_score(reward: float, info: Mapping[str, Any]) -> float:
+    """Return the value that optimizers of one number maximise: `info["score"]`, else the reward."""
     if "score" in info:
         return float(info["score"])
     if np.ndim(reward):
@@ -338,16 +346,16 @@ def score_of(reward: float, info: Mapping[str, Any]) -> float:
     return float(reward)
 
 
-def _taken(action: ArrayLike) -> NDArray[np.float32]:
-    """Return a read-only copy of an agent's action, in the numbers that a record replays."""
+def _freeze_action(action: ArrayLike) -> NDArray[np.float32]:
+    """Return a read-only float32 copy of an agent's action, as records store and replay it."""
     try:
-        taken = np.array(action, dtype=np.float32)
+        frozen = np.array(action, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"`ask` must return numbers, got {short_repr(action)}"
         ) from error
-    taken.flags.writeable = False
-    return taken
+    frozen.flags.writeable = False
+    return frozen
 
 
 @validate_call
@@ -358,7 +366,7 @@ def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Ste
     """
     observation, over = env.reset(seed=seed)[0], False
     while not over:
-        action = _taken(agent.ask(observation))
+        action = _freeze_action(agent.ask(observation))
         observation, reward, terminated, truncated, info = env.step(action)
         step = Step(action, reward, terminated, truncated, info, observation=observation)
         agent.tell(step)
@@ -370,17 +378,17 @@ def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Ste
 def run_crew(crew: Any, agent: Agent, seed: int) -> Iterator[Step]:
     """Run one episode with workers that `fedhpo_gym.parallel` made; yield trials as they end.
 
-    Whenever a worker is free, the agent is asked, before it knows what the others will find.
+    Whenever a worker is free, `ask` is called, before the results of running trials are reported.
     """
     observation, over = crew.reset(seed=seed)[0], False
     while not over:
         while crew.free:
-            crew.start(_taken(agent.ask(observation)))
-        done = crew.finish()
-        observation = done.observation
+            crew.start(_freeze_action(agent.ask(observation)))
+        trial = crew.finish()
+        observation = trial.observation
         step = Step(
-            _taken(done.action), done.reward, done.terminated, done.truncated, done.info,
-            done.worker, observation,
+            _freeze_action(trial.action), trial.reward, trial.terminated, trial.truncated,
+            trial.info, trial.worker, observation,
         )  # fmt: skip
         agent.tell(step)
         over = step.over

@@ -1,4 +1,9 @@
-"""Black-box optimizers that numpy is enough for: random search, grids, differential evolution."""
+"""Black-box optimizers that need only numpy: random search, grids, differential evolution.
+
+They ignore fidelities and the structure of the problem. Random search is the reference of every
+comparison (`fedhpo_gym.analysis.overview`). Grid search and differential evolution follow the
+settings of FedHPO-Bench, Appendix C, and DEHB shares the constants of differential evolution.
+"""
 
 import math
 from collections.abc import Mapping
@@ -35,8 +40,8 @@ class RandomSearch(Agent):
         return self._rng.uniform(self.action_space.low, self.action_space.high).astype(np.float32)
 
     def _state(self) -> dict[str, Any]:
-        left = [action.tolist() for action in self._given]
-        return {"rng": self._rng.bit_generator.state, "left": left}
+        remaining = [action.tolist() for action in self._given]
+        return {"rng": self._rng.bit_generator.state, "left": remaining}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
@@ -68,9 +73,12 @@ class GridSearch(TrialSearch):
         self, problem: SearchProblem, *, points: Annotated[int, Range(2)] | None = None
     ) -> None:
         super().__init__(problem)
-        for number in (5, 4, 3, 2) if points is None else (points,):
+        for points_per_axis in (5, 4, 3, 2) if points is None else (points,):
             self._sizes = tuple(
-                min(number, d.bins or (int(d.high - d.low) + 1 if d.kind == "int" else number))
+                min(
+                    points_per_axis,
+                    d.bins or (int(d.high - d.low) + 1 if d.kind == "int" else points_per_axis),
+                )
                 if d.values is None
                 else len(d.values)
                 for d in problem.search_space.dimensions
@@ -79,22 +87,22 @@ class GridSearch(TrialSearch):
                 break
         else:
             raise InvalidArgumentError(
-                f"`points` must leave at most {MAX_GRID} points, got {number} and a grid of "
-                f"{self._sizes}; {'choose fewer, or ' * ((points or 2) > 2)}fix some dimensions."
+                f"`points` must leave at most {MAX_GRID} points, got {points_per_axis} and a grid "
+                f"of {self._sizes}; {'choose fewer, or ' * ((points or 2) > 2)}fix some dimensions."
             )
         self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._time = -1
 
-    def _suggest(self, number: int) -> NDArray[Any]:
-        time, turn = divmod(number, math.prod(self._sizes))
-        if time != self._time:
-            rng = stream(self.seed, "grid_search", time)
-            self._order, self._time = rng.permutation(math.prod(self._sizes)), time
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
+        pass_index, turn = divmod(trial_index, math.prod(self._sizes))
+        if pass_index != self._time:
+            rng = stream(self.seed, "grid_search", pass_index)
+            self._order, self._time = rng.permutation(math.prod(self._sizes)), pass_index
         cells = np.array(np.unravel_index(self._order[turn], self._sizes))
         return self.from_unit(np.array([self._place(i, int(c)) for i, c in enumerate(cells)]))
 
     def _place(self, axis: int, cell: int) -> float:
-        """Return where a point of an axis is: cell centres of values, ends and all of intervals."""
+        """Return the coordinate of a point: a cell centre of values, or evenly spaced with ends."""
         size = self._sizes[axis]
         if self.problem.search_space.dimensions[axis].values is not None:
             return (cell + 0.5) / size
@@ -102,20 +110,20 @@ class GridSearch(TrialSearch):
 
 
 FACTOR, CROSSOVER = 0.5, 0.5
-"""F, what a difference is multiplied by, and CR, the chance that a coordinate is the mutant's
+"""F, the factor of a difference, and CR, the chance that a coordinate is the mutant's
 (FedHPO-Bench, Appendix C)."""
 
 
 def offspring(
     target: Floats, pool: Floats, rng: np.random.Generator, crossover: float = CROSSOVER
 ) -> Floats:
-    """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
+    """Return (n,) rand1/bin of the (m, n) pool; coordinates outside [0, 1] are drawn anew."""
     first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
     mutant = first + FACTOR * (second - third)
     mutant = np.where((mutant < 0.0) | (mutant > 1.0), rng.random(len(mutant)), mutant)
-    crossed = rng.random(len(mutant)) < crossover
-    crossed[rng.integers(len(mutant))] = True
-    return np.where(crossed, mutant, target)
+    is_crossed = rng.random(len(mutant)) < crossover
+    is_crossed[rng.integers(len(mutant))] = True
+    return np.where(is_crossed, mutant, target)
 
 
 class DifferentialEvolution(TrialSearch):
@@ -142,22 +150,22 @@ class DifferentialEvolution(TrialSearch):
         self._fitness = np.full(members, -np.inf)
         self._targets: dict[int, tuple[int, Floats]] = {}
 
-    def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
-        member, point = number % len(self.population), self.to_unit(action)
-        if number < len(self.population):
+    def _begin_with(self, trial_index: int, action: Row) -> NDArray[Any]:
+        member, point = trial_index % len(self.population), self.to_unit(action)
+        if trial_index < len(self.population):
             self.population[member] = point
-        self._targets[number] = (member, point)
+        self._targets[trial_index] = (member, point)
         return action
 
-    def _suggest(self, number: int) -> NDArray[Any]:
-        member = number % len(self.population)
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
+        member = trial_index % len(self.population)
         point = self.population[member]
-        if number >= len(self.population):
+        if trial_index >= len(self.population):
             point = offspring(point, self.population, self._rng)
-        self._targets[number] = (member, point)
+        self._targets[trial_index] = (member, point)
         return self.from_unit(point)
 
-    def _learn(self, number: int, scores: Floats) -> None:
-        member, point = self._targets.pop(number)
+    def _learn(self, trial_index: int, scores: Floats) -> None:
+        member, point = self._targets.pop(trial_index)
         if scores[0] >= self._fitness[member]:
             self.population[member], self._fitness[member] = point, scores[0]

@@ -1,4 +1,9 @@
-"""Many objectives with BoTorch: random scalarisations (ParEGO), and expected hypervolume."""
+"""Many objectives with BoTorch: random scalarisations (ParEGO), and expected hypervolume.
+
+Both agents share `VectorModelSearch`, which fits a Gaussian process per objective and maximises an
+acquisition function; they differ in this function. Points are (n,) in the unit cube, scores are
+(m, k) and maximised. Nothing is kept between suggestions: each one fits the models anew.
+"""
 
 import itertools
 import math
@@ -39,10 +44,10 @@ with (
     from gpytorch.mlls import SumMarginalLogLikelihood
 
 SAMPLES, RESTARTS, RAW = 64, 4, 64
-"""Draws of an acquisition value, starts of its maximiser, and points that these are chosen from."""
+"""Samples of an acquisition value, restarts of its maximiser, and points to choose these from."""
 SAMPLER_SEED = 1
 MOST_CELLS, TOGETHER = 10_000, 256
-"""Cells of a grid that are all looked at, and how many of them at once."""
+"""Most cells of a grid that are enumerated, and the size of a batch of them."""
 
 # BoTorch would compile a kernel for this very processor when it is first needed: the same seed
 # would suggest other trials on another machine, and a lock that a killed compiler left behind
@@ -54,20 +59,19 @@ class VectorModelSearch(TrialSearch):
     """A Gaussian process per objective, and an acquisition function over them.
 
     Models are BoTorch's defaults (Matérn kernels with a length scale per coordinate, standardised
-    scores), in the unit cube; coordinates of grids are in the middle of their cells. Where there is
-    nothing but a grid, of at most `MOST_CELLS` cells, the best of those that were not tried is
-    found by looking at all. Trials in flight are taken as pending. The first `initial` trials are
-    draws from the prior, by default twice as many as coordinates, plus two. Torch runs on the
-    threads that it has.
+    scores), in the unit cube; coordinates of grids are in the middle of their cells. On a pure grid
+    of at most `MOST_CELLS` cells, all untried cells are compared. Trials in flight are pending
+    points. The first `initial` trials are draws from the prior, by default twice as many as
+    coordinates, plus two. Torch runs on its default number of threads.
 
-    Scores below Tukey's lower fence of their objective count as that fence: a few diverged trials
-    would decide the scale of all others. An objective that has not varied so far has no model; if
-    only one has, its own expected improvement is what counts; if none has, trials are draws from
-    the prior.
+    Scores below Tukey's lower fence of their objective are clipped at that fence, because a few
+    diverged trials would dominate the scale. An objective that has not varied so far has no model;
+    if only one has, its expected improvement is maximised; if none has, trials are draws from the
+    prior.
 
     With constraints, the total violation has a model, too, and an acquisition value is weighted
-    with the chance that it is none (BoTorch's `constraints`). A trial that keeps all limits counts
-    as far below zero as the median violation is above: how far it is from them is not told.
+    with the probability that it is zero (BoTorch's `constraints`). A feasible trial counts as far
+    below zero as the median violation is above, because its distance to the limits is not reported.
 
     Args:
         initial: trials before there is a model.
@@ -91,19 +95,19 @@ class VectorModelSearch(TrialSearch):
         axes = [d.values or range(int(d.low), int(d.high) + 1) for d in dimensions]
         if math.prod(map(len, axes)) > MOST_CELLS:
             return None
-        places = [
+        coordinates = [
             (dimension.encode_many(np.array(axis)) + 1.0) / 2.0
             for dimension, axis in zip(dimensions, axes, strict=True)
         ]
-        return np.array([*itertools.product(*places)])
+        return np.array([*itertools.product(*coordinates)])
 
-    def _suggest(self, number: int) -> NDArray[Any]:
-        rng = stream(self.seed, "vector_model", number)
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
+        rng = stream(self.seed, "vector_model", trial_index)
         width = self.action_space.shape[0]
         if len(self.results) < max(self._initial, 1):
             return self.from_unit(rng.random(width))
-        actions, scores = self.told()
-        scores = np.maximum(scores, _fence(scores))[:, np.ptp(scores, axis=0) > 0]
+        actions, scores = self.reported()
+        scores = np.maximum(scores, _lower_fence(scores))[:, np.ptp(scores, axis=0) > 0]
         if not scores.shape[1]:
             return self.from_unit(rng.random(width))
         points = self.on_grid(self.to_unit(actions))
@@ -112,8 +116,8 @@ class VectorModelSearch(TrialSearch):
             # Of kernels that are hard to invert: not the user's.
             warnings.simplefilter("ignore")
             torch.manual_seed(int(rng.integers(2**31)))
-            found = self._maximiser(points, scores, pending if len(pending) else None)
-        return self.from_unit(self.on_grid(found)[0])
+            best = self._maximiser(points, scores, pending if len(pending) else None)
+        return self.from_unit(self.on_grid(best)[0])
 
     def _maximiser(self, points: Floats, scores: Floats, pending: Floats | None) -> Floats:
         x, y = torch.from_numpy(points), torch.from_numpy(scores)
@@ -125,44 +129,46 @@ class VectorModelSearch(TrialSearch):
         ]
         model = ModelListGP(*models)
         fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
-        kept = {"model": model, "X_baseline": x, "prune_baseline": True}
-        kept["sampler"] = SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=SAMPLER_SEED)
-        kept["X_pending"] = None if pending is None else torch.from_numpy(pending)
+        options = {"model": model, "X_baseline": x, "prune_baseline": True}
+        options["sampler"] = SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=SAMPLER_SEED)
+        options["X_pending"] = None if pending is None else torch.from_numpy(pending)
         if excess is not None:
             y = y[excess < 0] if (excess < 0).any() else y
-            kept["constraints"] = [lambda outcomes: outcomes[..., -1]]
-        acquisition = self._acquisition(y, kept) if y.shape[1] > 1 else _improvement(kept)
+            options["constraints"] = [lambda outcomes: outcomes[..., -1]]
+        acquisition = (
+            self._acquisition(y, options) if y.shape[1] > 1 else _expected_improvement(options)
+        )
         cells = self._untried(points if pending is None else np.concatenate([points, pending]))
         if cells is not None:
             choices = torch.from_numpy(cells)
-            found, _ = optimize_acqf_discrete(acquisition, 1, choices, max_batch_size=TOGETHER)
+            best, _ = optimize_acqf_discrete(acquisition, 1, choices, max_batch_size=TOGETHER)
         else:
             bounds = torch.stack([torch.zeros(x.shape[1]), torch.ones(x.shape[1])]).to(x)
-            found, _ = optimize_acqf(
+            best, _ = optimize_acqf(
                 acquisition, bounds, q=1, num_restarts=RESTARTS, raw_samples=RAW
             )
-        return np.asarray(found.detach().numpy(), dtype=np.float64)
+        return np.asarray(best.detach().numpy(), dtype=np.float64)
 
-    def _untried(self, tried: Floats) -> Floats | None:
+    def _untried(self, points: Floats) -> Floats | None:
         """Return the cells of the grid that are not among (m, n) points; all if none is left."""
         if self._cells is None:
             return None
-        is_left = np.ones(len(self._cells), dtype=np.bool_)
-        for point in tried:
-            is_left &= np.abs(self._cells - point).max(axis=1) > 1e-6
-        return self._cells[is_left] if is_left.any() else self._cells
+        is_untried = np.ones(len(self._cells), dtype=np.bool_)
+        for point in points:
+            is_untried &= np.abs(self._cells - point).max(axis=1) > 1e-6
+        return self._cells[is_untried] if is_untried.any() else self._cells
 
     def _excess(self) -> Floats | None:
         """Return (m,) violations of the told trials, below zero for none; None if all are alike."""
         if not self.violations:
             return None
-        found = np.array([self.violations[number] for number in self.results])
-        if not np.ptp(found):
+        violations = np.array([self.violations[trial_index] for trial_index in self.results])
+        if not np.ptp(violations):
             return None
-        return np.where(found > 0, found, -np.median(found[found > 0]))
+        return np.where(violations > 0, violations, -np.median(violations[violations > 0]))
 
     @abstractmethod
-    def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
+    def _acquisition(self, y: Any, options: dict[str, Any]) -> Any:
         """Return the acquisition function of a fitted model of (m, k) scores `y`."""
 
 
@@ -173,11 +179,11 @@ class QLogNEHVI(VectorModelSearch):
     range below the worst point of the front, in every objective.
     """
 
-    def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
+    def _acquisition(self, y: Any, options: dict[str, Any]) -> Any:
         corner = infer_reference_point(y[is_non_dominated(y)]).tolist()
         objective = IdentityMCMultiOutputObjective(outcomes=[*range(y.shape[1])])
         return qLogNoisyExpectedHypervolumeImprovement(
-            ref_point=corner, objective=objective, **kept
+            ref_point=corner, objective=objective, **options
         )
 
 
@@ -188,22 +194,22 @@ class ParEGO(VectorModelSearch):
     scalarisation is expected, as in Daulton et al. (2020).
     """
 
-    def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
+    def _acquisition(self, y: Any, options: dict[str, Any]) -> Any:
         objective = IdentityMCMultiOutputObjective(outcomes=[*range(y.shape[1])])
-        return qLogNParEGO(objective=objective, **kept)
+        return qLogNParEGO(objective=objective, **options)
 
 
-def _improvement(kept: dict[str, Any]) -> Any:
+def _expected_improvement(options: dict[str, Any]) -> Any:
     """Return the noisy expected improvement of a single objective, the first output."""
 
     def first(outcomes: Any, X: Any = None) -> Any:  # noqa: ARG001, N803 - BoTorch's names
         return outcomes[..., 0]
 
-    return qLogNoisyExpectedImprovement(objective=GenericMCObjective(first), **kept)
+    return qLogNoisyExpectedImprovement(objective=GenericMCObjective(first), **options)
 
 
-def _fence(scores: Floats) -> Floats:
+def _lower_fence(scores: Floats) -> Floats:
     """Return (k,) Tukey's lower fence of every column of (m, k) scores; none if half are equal."""
     quarter, three_quarters = np.quantile(scores, (0.25, 0.75), axis=0)
-    range_ = three_quarters - quarter
-    return np.where(range_ > 0, quarter - 1.5 * range_, -np.inf)
+    spread = three_quarters - quarter
+    return np.where(spread > 0, quarter - 1.5 * spread, -np.inf)

@@ -1,4 +1,10 @@
-"""Agents that act for every client: what clients try, what they report, and who learns from it."""
+"""Agents that act for every client, and the feedback that clients report.
+
+FedEx, FTS, FedPop and FLoRA are built on these classes. `ArmAgent` chooses an arm of a finite grid
+for each sampled client, `PointAgent` a point of the box. Environments must be made with
+`per_client=True`: an action has one row per client, and `info` holds losses of each client before
+and after its local training, from which `collect_feedback` makes a record per client.
+"""
 
 import math
 from abc import abstractmethod
@@ -65,7 +71,7 @@ def listed_arms(actions: ArrayLike) -> ArmGrid:
 
 @dataclass(frozen=True)
 class ArmFeedback:
-    """One client's answer of a round: arms played, losses (nats) before and after, and size.
+    """One client's report of a round: its arms, losses (nats) before and after, and its weight.
 
     `after` of a client that diverged is a penalty.
     """
@@ -91,7 +97,7 @@ class ArmFeedback:
             )
 
 
-def checked_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> Integers:
+def validate_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> Integers:
     """Return the arms that clients played: (clients, factors)."""
     for feedback in feedbacks:
         pairs = zip(feedback.arms, sizes, strict=False)
@@ -104,7 +110,7 @@ def checked_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> Inte
     return np.array(arms, dtype=np.int64).reshape(-1, len(sizes))
 
 
-def shares(feedbacks: Sequence[ArmFeedback]) -> Floats:
+def normalised_weights(feedbacks: Sequence[ArmFeedback]) -> Floats:
     """Return the clients' weights divided by their sum: (clients,)."""
     if not feedbacks:
         raise InvalidArgumentError("`feedbacks` must hold at least one client's, got none.")
@@ -122,7 +128,7 @@ def discounted_mean(values: Sequence[float], gamma: float) -> float:
 
 @dataclass
 class Traces:
-    """What happened in every round so far; `entropy` and `mle` also hold the start.
+    """Statistics of every round so far; `entropy` and `mle` also hold the start.
 
     `before` and `after` local training are weighted mean losses of the clients (nats).
     """
@@ -141,7 +147,7 @@ class Traces:
 
     def advantages(self, feedbacks: Sequence[ArmFeedback], gamma: float, diff: bool) -> Floats:
         """Return (clients,) shares times (loss - past baseline), and note the round's means."""
-        share = shares(feedbacks)
+        share = normalised_weights(feedbacks)
         before = np.array([feedback.before for feedback in feedbacks])
         after = np.array([feedback.after for feedback in feedbacks])
         weighted = share * ((after - before if diff else after) - self.baseline(gamma, diff))
@@ -155,7 +161,7 @@ class Traces:
 
 
 DIVERGED = 2.0
-"""What the highest loss of a step is multiplied by, as the loss of a client that diverged."""
+"""Factor of the highest loss of a step, which gives the loss of a client that diverged."""
 
 
 def check_unit_rows(space: gym.spaces.Box) -> int:
@@ -165,7 +171,7 @@ def check_unit_rows(space: gym.spaces.Box) -> int:
     return int(space.shape[1])
 
 
-def sampled_clients(observation: Observation) -> Integers:
+def read_sampled_clients(observation: Observation) -> Integers:
     """Return the indices of the clients that train in the next step."""
     return np.flatnonzero(np.asarray(_entry(observation, "sampled", "observation")) > 0.5)
 
@@ -173,7 +179,7 @@ def sampled_clients(observation: Observation) -> Integers:
 def collect_feedback(
     clients: Integers, arms: Integers, info: Mapping[str, Any]
 ) -> list[ArmFeedback]:
-    """Return what the k clients of one step reported; `arms` are (k, factors).
+    """Return the reports of the k clients of one step; `arms` are (k, factors).
 
     Clients without validation data, or whose received model has no finite loss, are left out. One
     that diverged has the highest finite loss of the step times `DIVERGED`.
@@ -185,8 +191,8 @@ def collect_feedback(
     usable, diverged = np.isfinite(before) & (weight > 0), ~np.isfinite(after)
     if usable.any():
         finite = np.concatenate([before[usable], after[usable & ~diverged]])
-        worse = min(DIVERGED * max(float(finite.max()), 0.0), float(np.finfo(np.float64).max))
-        after = np.where(diverged, worse, after)
+        penalty = min(DIVERGED * max(float(finite.max()), 0.0), float(np.finfo(np.float64).max))
+        after = np.where(diverged, penalty, after)
     return [
         ArmFeedback(
             arms=tuple(int(arm) for arm in arms[i]),
@@ -200,10 +206,10 @@ def collect_feedback(
     ]
 
 
-def _entry(mapping: Mapping[str, Any], name: str, what: str) -> Any:
+def _entry(mapping: Mapping[str, Any], name: str, source: str) -> Any:
     if name not in mapping:
         raise InvalidArgumentError(
-            f"`{what}` must have {name!r}, got {sorted(mapping)}; make the environment with "
+            f"`{source}` must have {name!r}, got {sorted(mapping)}; make the environment with "
             "per_client=True."
         )
     return mapping[name]
@@ -236,12 +242,12 @@ class ArmAgent(ClientAgent):
         arms: what it chooses from; by default 27 draws from the prior.
     """
 
-    policy: Any  # what learns how good arms are: it has `update`, `to_dict` and `restore`
+    policy: Any  # learns the quality of arms; it has `update`, `to_dict` and `restore`
 
     def __init__(self, problem: SearchProblem, *, arms: ArmGrid | None = None) -> None:
         super().__init__(problem)
-        drawn = stream(self.seed, "arms").uniform(-1.0, 1.0, (DEFAULT_ARMS, self.width))
-        self.arms = arms or listed_arms(drawn)
+        draws = stream(self.seed, "arms").uniform(-1.0, 1.0, (DEFAULT_ARMS, self.width))
+        self.arms = arms or listed_arms(draws)
         if self.arms.width != self.width:
             raise InvalidArgumentError(
                 f"`arms` must have {self.width} coordinates, as the action space, got "
@@ -270,7 +276,7 @@ class ArmAgent(ClientAgent):
         self.policy.restore(state["policy"])
 
     def ask(self, observation: Observation) -> Singles:
-        self._clients = sampled_clients(observation)
+        self._clients = read_sampled_clients(observation)
         self._played = self.choose(self._rng, self._clients)
         action = self.best_actions()
         action[self._clients] = self.arms.actions(self._played)
@@ -296,7 +302,7 @@ class PointAgent(ClientAgent):
         """Learn from the reports of at least one client; `points` are (clients, n)."""
 
     def ask(self, observation: Observation) -> Singles:
-        self._clients = sampled_clients(observation)
+        self._clients = read_sampled_clients(observation)
         action = np.zeros(self.action_space.shape, dtype=np.float32)
         if len(self._clients):
             action[self._clients] = self.choose(self._clients)

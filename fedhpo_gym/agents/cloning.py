@@ -1,4 +1,4 @@
-"""Behaviour cloning: a network that does what sequences of actions do that are known to be good."""
+"""Behaviour cloning: a network that imitates sequences of actions that are known to be good."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -29,36 +29,38 @@ def demonstrate(
     env_arguments: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Observations, NDArray[np.float32]]:
-    """Play sequences of actions in a round environment; return what was seen and said, (B, ...).
+    """Play sequences of actions in a round environment; return observations and targets, (B, ...).
 
-    With noise, what is done differs from what is said, so that a clone sees how to come back, and
+    With noise, the played actions differ from the targets, so that a clone learns to recover, and
     cannot just repeat `last_action` (Laskey et al., 2017, with one level of noise).
 
     Args:
-        instances: (S,) which the sequences are played on.
+        instances: (S,) instances that the sequences are played on.
         sequences: (S, T, ...) actions of S episodes, which are played side by side.
-        noise: standard deviation of what is added to actions.
+        noise: standard deviation of noise that is added to actions.
     """
     env = make_vector(env_id, len(sequences), env_arguments or {})
     moves = stream(seed, "demonstrate").normal(0.0, noise, sequences.shape)
-    moved = np.clip(sequences + moves, -1.0, 1.0).astype(np.float32)
-    seen: list[Observations] = []
-    said: list[NDArray[np.float32]] = []
-    where = {"instance": [*instances]}
+    noisy_sequences = np.clip(sequences + moves, -1.0, 1.0).astype(np.float32)
+    observed: list[Observations] = []
+    targets: list[NDArray[np.float32]] = []
+    options = {"instance": [*instances]}
 
     def act(step: int, _: object) -> NDArray[np.float32]:
-        if step == moved.shape[1]:
+        if step == noisy_sequences.shape[1]:
             raise InvalidArgumentError(
                 f"`sequences` must go on until episodes end, got {step} actions in each"
             )
-        return moved[:, step]
+        return noisy_sequences[:, step]
 
-    for shown, _, _, alive in play(env, act, progress, options=where):
-        said.append(sequences[alive, len(said)])
-        seen.append({name: values[alive] for name, values in shown.items()})
+    for observation, _, _, alive in play(env, act, progress, options=options):
+        targets.append(sequences[alive, len(targets)])
+        observed.append({name: values[alive] for name, values in observation.items()})
     env.close()
-    observations = {name: np.concatenate([one[name] for one in seen]) for name in seen[0]}
-    return observations, np.concatenate(said)
+    observations = {
+        name: np.concatenate([entries[name] for entries in observed]) for name in observed[0]
+    }
+    return observations, np.concatenate(targets)
 
 
 def clone(
@@ -81,8 +83,8 @@ def clone(
         settings: further arguments of scikit-learn's `MLPRegressor`.
     """
     shapes = {name: observations[name].shape[1:] for name in entries or observations}
-    number = len(actions)
-    rows = np.concatenate([observations[name].reshape(number, -1) for name in shapes], axis=1)
+    num_pairs = len(actions)
+    rows = np.concatenate([observations[name].reshape(num_pairs, -1) for name in shapes], axis=1)
     mean, deviation = rows.mean(axis=0, dtype=float), rows.std(axis=0, dtype=float)
     deviation = np.where(deviation < 1e-2, 1.0, deviation)  # small differences are not blown up
     network = MLPRegressor(
@@ -90,7 +92,7 @@ def clone(
         random_state=int(stream(seed, "clone").integers(2**32)),
         **{"activation": "tanh", "max_iter": 500, **(settings or {})},
     )
-    targets = actions.reshape(number, -1).astype(float)
+    targets = actions.reshape(num_pairs, -1).astype(float)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the caller says how long it is fitted
         network.fit((rows - mean) / deviation, targets[:, 0] if targets.shape[1] == 1 else targets)
@@ -107,5 +109,5 @@ def clone(
         deviation=deviation,
         limit=10.0,
         made_by=made_by,
-        origin={"algorithm": "cloning", "pairs": number, "seed": seed, "layers": list(layers)},
+        origin={"algorithm": "cloning", "pairs": num_pairs, "seed": seed, "layers": list(layers)},
     )

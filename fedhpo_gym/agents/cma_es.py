@@ -26,7 +26,7 @@ class CMAES(TrialSearch):
     it has converged, it starts again from a random point. Not in FedHPO-Bench; population and
     learning rates are the library's.
 
-    Results that come late, from distributions of before, count in the generation they come in.
+    Late results, from earlier distributions, count in the generation in which they arrive.
 
     Args:
         problem: at least two coordinates.
@@ -63,19 +63,19 @@ class CMAES(TrialSearch):
         )
         self._discrete = bool(discrete)
 
-    def _suggest(self, number: int) -> NDArray[Any]:
-        if number == len(self._first) > 0 and self.results:
-            # It is a generation of nobody's: the best of what was given is where it begins.
-            best = max(self.results, key=lambda one: float(self.results[one][0]))
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
+        if trial_index == len(self._first) > 0 and self.results:
+            # The shared start is not a generation of its own: its best point is the first mean.
+            best = max(self.results, key=lambda index: float(self.results[index][0]))
             self._start(self.to_unit(self.actions[best]))
         point = self._optimizer.ask()
-        # With margin there are two: where the trial is, and what the strategy is told of it.
-        shown, kept = point if self._discrete else (point, point)
-        self._sampled[number] = (self._starts, np.asarray(kept, dtype=np.float64))
-        return self.from_unit(np.asarray(shown, dtype=np.float64))
+        # With margin there are two points: that of the trial, and that which `tell` needs.
+        position, sample = point if self._discrete else (point, point)
+        self._sampled[trial_index] = (self._starts, np.asarray(sample, dtype=np.float64))
+        return self.from_unit(np.asarray(position, dtype=np.float64))
 
-    def _learn(self, number: int, scores: Floats) -> None:
-        start, point = self._sampled.pop(number, (-1, np.empty(0)))
+    def _learn(self, trial_index: int, scores: Floats) -> None:
+        start, point = self._sampled.pop(trial_index, (-1, np.empty(0)))
         if start != self._starts:
             return
         self._generation.append((point, -float(scores[0])))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.policy import Policy, forward
+from fedhpo_gym.agents.policy import Policy, apply_layers
 from fedhpo_gym.agents.training import Judge, Progress, Training, make_vector, play
 from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_optional
@@ -55,16 +55,16 @@ def evolve_policy(
     if not ids:
         raise InvalidArgumentError("`env_ids` must name at least one environment, got none")
     total = population * episodes
-    parts = [make_vector(one, total, env_arguments or {}) for one in ids]
-    spaces: Any = parts[0].single_observation_space
-    box: Any = parts[0].single_action_space
+    envs = [make_vector(inputs, total, env_arguments or {}) for inputs in ids]
+    spaces: Any = envs[0].single_observation_space
+    box: Any = envs[0].single_action_space
     for name in entries or ():
         require_known("entry", name, spaces.spaces)
     shapes = {name: spaces[name].shape for name in entries or spaces}
     sizes = [sum(map(math.prod, shapes.values())), *layers, box.low.size]
-    number = sum((one + 1) * other for one, other in pairwise(sizes))
+    num_weights = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
     search = cmaes.CMA(
-        mean=np.zeros(number),
+        mean=np.zeros(num_weights),
         sigma=sigma,
         population_size=population,
         seed=int(stream(seed, "evolve_policy").integers(2**31)),
@@ -79,7 +79,7 @@ def evolve_policy(
     }
 
     def learned() -> Policy:
-        network = _layers(search.mean[None], sizes)
+        network = _split_layers(search.mean[None], sizes)
         return Policy(
             entries=shapes,
             low=box.low,
@@ -96,39 +96,44 @@ def evolve_policy(
         )
 
     returns: list[NDArray[np.float64]] = []
-    done = judged = 0
+    done = last_judged = 0
     while done < steps:
         candidates = np.stack([search.ask() for _ in range(population)])
-        network = _layers(candidates.repeat(episodes, axis=0), sizes)
-        weights, biases = ([one[:, :-1] for one in network], [one[:, -1:] for one in network])
+        network = _split_layers(candidates.repeat(episodes, axis=0), sizes)
+        weights, biases = (
+            [inputs[:, :-1] for inputs in network],
+            [inputs[:, -1:] for inputs in network],
+        )
 
-        def act(_: int, shown: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-            rows = np.concatenate([shown[name].reshape(total, 1, -1) for name in shapes], axis=2)
-            raw = forward(rows, weights, biases, "tanh").reshape(total, *box.shape)  # noqa: B023
+        def act(_: int, observation: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+            rows = np.concatenate(
+                [observation[name].reshape(total, 1, -1) for name in shapes], axis=2
+            )
+            raw = apply_layers(rows, weights, biases, "tanh").reshape(total, *box.shape)  # noqa: B023
             return np.clip(raw, box.low, box.high)
 
         fitness = np.zeros(population)
-        for j, part in enumerate(parts):
+        for j, env in enumerate(envs):
             rng = stream(seed, "evolve_policy_reset", search.generation, j)
             seeds = rng.integers(2**31, size=episodes).tolist() * population
-            gained = np.zeros(total)
-            for _, _, rewards, _ in play(part, act, progress, seed=seeds):
-                gained += rewards
+            episode_returns = np.zeros(total)
+            for _, _, rewards, _ in play(env, act, progress, seed=seeds):
+                episode_returns += rewards
                 done += total
-            returns.append(gained)
-            fitness += gained.reshape(population, episodes).mean(axis=1) / len(parts)
+            returns.append(episode_returns)
+            fitness += episode_returns.reshape(population, episodes).mean(axis=1) / len(envs)
         search.tell(list(zip(candidates, -fitness, strict=True)))
-        if judge is not None and done - judged >= judge_every:
-            judged = done
+        if judge is not None and done - last_judged >= judge_every:
+            last_judged = done
             judge(done, learned())
-    for part in parts:
-        part.close()
+    for env in envs:
+        env.close()
     return Training(learned(), np.concatenate(returns))
 
 
-def _layers(genes: NDArray[np.float64], sizes: Sequence[int]) -> list[NDArray[np.float32]]:
+def _split_layers(genes: NDArray[np.float64], sizes: Sequence[int]) -> list[NDArray[np.float32]]:
     """Return (P, inputs + 1, outputs) of every layer of P networks: weights, and last the bias."""
-    shapes = [(one + 1, other) for one, other in pairwise(sizes)]
+    shapes = [(inputs + 1, outputs) for inputs, outputs in pairwise(sizes)]
     pieces = np.split(genes, np.cumsum([math.prod(shape) for shape in shapes])[:-1], axis=1)
     return [
         piece.reshape(-1, *shape).astype(np.float32)

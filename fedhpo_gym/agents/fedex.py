@@ -19,7 +19,7 @@ from fedhpo_gym.agents.clients import (
     Positive,
     Share,
     Traces,
-    checked_arms,
+    validate_arms,
 )
 from fedhpo_gym.core.arrays import Floats, Integers
 from fedhpo_gym.core.checks import Range, check_fields
@@ -107,7 +107,7 @@ class FedExPolicy:
         return np.stack([_draw(theta, rng, clients) for theta in self.theta], axis=1)
 
     def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        arms = checked_arms(feedbacks, self.sizes)
+        arms = validate_arms(feedbacks, self.sizes)
         advantages = self.traces.advantages(feedbacks, self.settings.gamma, self.settings.diff)
         if self.stopped:
             self.traces.entropy.append(0.0)
@@ -166,8 +166,8 @@ class FedExPolicy:
 def _draw(theta: Floats, rng: np.random.Generator, count: int) -> Integers:
     """Draw indices by inverting the cumulative sum, which needs no sum of exactly 1."""
     edges = np.cumsum(theta)
-    found = np.searchsorted(edges, rng.random(count) * edges[-1], side="right")
-    return np.asarray(np.minimum(found, len(theta) - 1), dtype=np.int64)
+    indices = np.searchsorted(edges, rng.random(count) * edges[-1], side="right")
+    return np.asarray(np.minimum(indices, len(theta) - 1), dtype=np.int64)
 
 
 def _gradient(logs: Floats, arms: Integers, advantages: Floats) -> Floats:

@@ -20,7 +20,7 @@ from fedhpo_gym.agents.clients import (
     Positive,
     Share,
     Traces,
-    checked_arms,
+    validate_arms,
 )
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import CheckedFields, Range
@@ -45,47 +45,51 @@ def initial_parameters(
 
 
 @dataclass(frozen=True, eq=False)
-class Forward:
-    """What a pass through the network leaves for the way back: (clients, ...) of each layer."""
+class ForwardPass:
+    """Intermediate results of a forward pass for the backward pass: (clients, ...) per layer."""
 
     log_theta: list[Floats]
     inputs: list[Floats]
     spectra: list[tuple[float, Floats, Floats]]
 
 
-def forward(parameters: Parameters, encodings: Floats) -> Forward:
+def forward_pass(parameters: Parameters, encodings: Floats) -> ForwardPass:
     """Return log-probabilities of arms of clients with some (clients, width) encodings."""
     inputs, spectra = [encodings], []
     for i in range(_count(parameters, "layer")):
         weight = parameters[f"layer{i}.weight"]
-        left, values, right = np.linalg.svd(weight, full_matrices=False)
-        spectra.append((float(values[0]), left[:, 0], right[0]))
+        left_vectors, values, right_vectors = np.linalg.svd(weight, full_matrices=False)
+        spectra.append((float(values[0]), left_vectors[:, 0], right_vectors[0]))
         outputs = inputs[-1] @ (weight / values[0]).T + parameters[f"layer{i}.bias"]
         inputs.append(np.maximum(outputs, 0.0))
     logits = [
         inputs[-1] @ parameters[f"head{i}.weight"].T + parameters[f"head{i}.bias"]
         for i in range(_count(parameters, "head"))
     ]
-    return Forward([_log_softmax(row) for row in logits], inputs, spectra)
+    return ForwardPass([_log_softmax(row) for row in logits], inputs, spectra)
 
 
-def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Floats]) -> Parameters:
+def backward_pass(
+    parameters: Parameters, pass_: ForwardPass, slopes: Sequence[Floats]
+) -> Parameters:
     """Return the gradient of a loss by every parameter; `slopes` are its (clients, arms) ones."""
     gradients: Parameters = {}
-    signal = np.zeros_like(seen.inputs[-1])
-    for i, (slope, log_theta) in enumerate(zip(slopes, seen.log_theta, strict=True)):
+    signal = np.zeros_like(pass_.inputs[-1])
+    for i, (slope, log_theta) in enumerate(zip(slopes, pass_.log_theta, strict=True)):
         logits = slope - np.exp(log_theta) * slope.sum(axis=1, keepdims=True)
-        gradients[f"head{i}.weight"] = logits.T @ seen.inputs[-1]
+        gradients[f"head{i}.weight"] = logits.T @ pass_.inputs[-1]
         gradients[f"head{i}.bias"] = logits.sum(axis=0)
         signal = signal + logits @ parameters[f"head{i}.weight"]
-    for i in reversed(range(len(seen.spectra))):
-        norm, left, right = seen.spectra[i]
-        signal = signal * (seen.inputs[i + 1] > 0)
+    for i in reversed(range(len(pass_.spectra))):
+        norm, left_vector, right_vector = pass_.spectra[i]
+        signal = signal * (pass_.inputs[i + 1] > 0)
         normed = parameters[f"layer{i}.weight"] / norm
-        outer = signal.T @ seen.inputs[i]
+        outer = signal.T @ pass_.inputs[i]
         # The norm depends on the weights too: its gradient is the outer product of its vectors.
-        along = float((outer * normed).sum())
-        gradients[f"layer{i}.weight"] = (outer - along * np.outer(left, right)) / norm
+        projection = float((outer * normed).sum())
+        gradients[f"layer{i}.weight"] = (
+            outer - projection * np.outer(left_vector, right_vector)
+        ) / norm
         gradients[f"layer{i}.bias"] = signal.sum(axis=0)
         signal = signal @ normed
     return gradients
@@ -103,7 +107,7 @@ class Adam:
 
     def step(self, parameters: Parameters, gradients: Parameters) -> Parameters:
         self.steps += 1
-        moved = {}
+        updated = {}
         for name, value in parameters.items():
             gradient = gradients[name] + self.weight_decay * value
             mean = 0.9 * self.first.get(name, 0.0) + 0.1 * gradient
@@ -111,24 +115,24 @@ class Adam:
             self.first[name], self.second[name] = mean, square
             direction = mean / (1 - 0.9**self.steps)
             scale = np.sqrt(square / (1 - 0.999**self.steps)) + 1e-8
-            moved[name] = value - self.learning_rate * direction / scale
-        return moved
+            updated[name] = value - self.learning_rate * direction / scale
+        return updated
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "first": listed(self.first), "second": listed(self.second)}
+        return {**vars(self), "first": to_lists(self.first), "second": to_lists(self.second)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        moments = {name: arrays(data[name]) for name in ("first", "second")}
+        moments = {name: from_lists(data[name]) for name in ("first", "second")}
         return cls(**{**data, **moments})
 
 
-def listed(parameters: Mapping[str, Floats]) -> dict[str, Any]:
+def to_lists(parameters: Mapping[str, Floats]) -> dict[str, Any]:
     """Return arrays as nested lists."""
     return {name: value.tolist() for name, value in parameters.items()}
 
 
-def arrays(data: Mapping[str, Any]) -> Parameters:
+def from_lists(data: Mapping[str, Any]) -> Parameters:
     """Return nested lists as arrays."""
     return {name: np.array(value, dtype=np.float64) for name, value in data.items()}
 
@@ -197,7 +201,7 @@ class PersonalPolicy:
 
     def log_theta(self, clients: ArrayLike) -> list[Floats]:
         """Return the log-probabilities of some clients' arms: (clients, arms) per factor."""
-        return forward(self._parameters, self.encodings[np.asarray(clients)]).log_theta
+        return forward_pass(self._parameters, self.encodings[np.asarray(clients)]).log_theta
 
     def sample(self, rng: np.random.Generator, clients: ArrayLike) -> NDArray[np.int64]:
         """Draw arms for some clients: (clients, factors)."""
@@ -211,28 +215,28 @@ class PersonalPolicy:
 
     def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
         """Learn from one round, by one step down the gradient of the expected score."""
-        arms = checked_arms(feedbacks, self.sizes)
+        arms = validate_arms(feedbacks, self.sizes)
         clients = [feedback.client for feedback in feedbacks]
         if unknown := [c for c in clients if not 0 <= c < len(self.encodings)]:
             raise InvalidArgumentError(
                 f"`client` must be in [0, {len(self.encodings)}), got {unknown[0]}."
             )
         advantages = self.traces.advantages(feedbacks, self.settings.gamma, self.settings.diff)
-        seen = forward(self._parameters, self.encodings[clients])
+        pass_ = forward_pass(self._parameters, self.encodings[clients])
         rows = np.arange(len(feedbacks))
         slopes = []
-        for factor, logs in enumerate(seen.log_theta):
+        for factor, logs in enumerate(pass_.log_theta):
             played = arms[:, factor]
             slope = np.zeros_like(logs)
             slope[rows, played] = advantages * (logs[rows, played] > MIN_LOG_THETA)
             slopes.append(slope)
-        gradients = backward(self._parameters, seen, slopes)
+        gradients = backward_pass(self._parameters, pass_, slopes)
         self._parameters = self._adam.step(self._parameters, gradients)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "encodings": self.encodings.tolist(),
-            "parameters": listed(self._parameters),
+            "parameters": to_lists(self._parameters),
             "adam": self._adam.to_dict(),
             "traces": asdict(self.traces),
         }
@@ -246,7 +250,7 @@ class PersonalPolicy:
                 "the saved policy is damaged."
             )
         self.encodings = encodings
-        self._parameters = arrays(data["parameters"])
+        self._parameters = from_lists(data["parameters"])
         self._adam = Adam.from_dict(data["adam"])
         self.traces = Traces.from_dict(data["traces"])
 

@@ -61,7 +61,7 @@ class FedHyper(Agent):
     ) -> None:
         super().__init__(problem)
         self._space = problem.search_space
-        self._name = self._chosen(dimension)
+        self._name = self._resolve_dimension(dimension)
         middle = self._space.decode(np.zeros(len(self._space)))
         self._start = self._space.validate({**middle, **(configuration or {})})
         self._gamma = BOUNDS.get(self._name, BOUNDS[LOCAL]) if gamma is None else gamma
@@ -71,8 +71,8 @@ class FedHyper(Agent):
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         dimension = self._space[self._name]
-        wanted = float(self._start[self._name]) * self.factor
-        rate = float(np.clip(wanted, dimension.low, dimension.high))
+        target = float(self._start[self._name]) * self.factor
+        rate = float(np.clip(target, dimension.low, dimension.high))
         return self._space.encode({**self._start, self._name: rate}).astype(np.float32)
 
     def tell(self, step: Step) -> None:
@@ -87,7 +87,7 @@ class FedHyper(Agent):
         if np.isfinite(gain):
             self.factor = float(np.clip(self.factor + gain, 1.0 / self._gamma, self._gamma))
 
-    def _chosen(self, dimension: str | None) -> str:
+    def _resolve_dimension(self, dimension: str | None) -> str:
         names = self._space.names
         if dimension is not None:
             require_known("dimension", dimension, names)

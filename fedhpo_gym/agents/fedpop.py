@@ -63,32 +63,32 @@ class FedPop(PointAgent):
         self._turn = self._steps = 0
 
     def choose(self, clients: Integers) -> Point:
-        number = len(self.population)
-        self._played = [(self._turn + i) % number for i in range(len(clients))]
-        self._turn = (self._turn + len(clients)) % number
+        size = len(self.population)
+        self._played = [(self._turn + i) % size for i in range(len(clients))]
+        self._turn = (self._turn + len(clients)) % size
         return self.population[self._played]
 
     def learn(self, points: Point, feedbacks: Sequence[ArmFeedback]) -> None:
         member_of = dict(zip(self._clients.tolist(), self._played, strict=True))
-        for one in feedbacks:
-            self._falls[member_of[one.client]].append(one.before - one.after)
+        for feedback in feedbacks:
+            self._falls[member_of[feedback.client]].append(feedback.before - feedback.after)
         self._steps += 1
-        tried = np.array([i for i, falls in enumerate(self._falls) if falls])
-        if self._steps % self._settings.interval or len(tried) < 2:
+        members = np.array([i for i, falls in enumerate(self._falls) if falls])
+        if self._steps % self._settings.interval or len(members) < 2:
             return
-        scores = [float(np.mean(self._falls[i])) for i in tried]
-        parents = tried[exploit(scores, self._settings.share, self._rng)]
+        scores = [float(np.mean(self._falls[i])) for i in members]
+        parents = members[exploit(scores, self._settings.share, self._rng)]
         before = self.population.copy()
-        for member, parent in zip(tried.tolist(), parents.tolist(), strict=True):
+        for member, parent in zip(members.tolist(), parents.tolist(), strict=True):
             if member != parent:
-                self.population[member] = self._moved(before[parent])
+                self.population[member] = self._perturb(before[parent])
         self._falls = [[] for _ in self.population]
 
-    def _moved(self, point: Point) -> Point:
+    def _perturb(self, point: Point) -> Point:
         reach = self._settings.reach * 0.5 ** (self._steps / self._settings.decay)
-        moved = np.clip(point + self._rng.uniform(-reach, reach, self.width), -1.0, 1.0)
-        anew = self._rng.random(self.width) < self._settings.resample
-        return np.where(anew, self._rng.uniform(-1.0, 1.0, self.width), moved)
+        neighbour = np.clip(point + self._rng.uniform(-reach, reach, self.width), -1.0, 1.0)
+        is_resampled = self._rng.random(self.width) < self._settings.resample
+        return np.where(is_resampled, self._rng.uniform(-1.0, 1.0, self.width), neighbour)
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -100,7 +100,7 @@ class FedTuneController:
         self.decisions = 0
 
     def update(self, accuracy: float, costs: Floats) -> None:
-        """Take in one round; decide, except at first, if accuracy has risen by the threshold."""
+        """Add one round; decide, except at first, if accuracy has risen by the threshold."""
         costs = np.asarray(costs, dtype=np.float64)
         if costs.shape != (4,) or not np.all((costs > 0) & np.isfinite(costs)):
             raise InvalidArgumentError(f"`costs` must be four positive numbers, got {costs}.")
@@ -110,11 +110,11 @@ class FedTuneController:
         gain = accuracy - self._previous.accuracy
         if gain <= self._threshold:
             return
-        over = replace(self.stage, costs=self.stage.costs / gain, accuracy=accuracy)
-        settings = (over.participants, over.passes)
+        finished = replace(self.stage, costs=self.stage.costs / gain, accuracy=accuracy)
+        settings = (finished.participants, finished.passes)
         if self.decisions:
-            settings = self._decide(over)
-        self._before, self._previous = self._previous, over
+            settings = self._decide(finished)
+        self._before, self._previous = self._previous, finished
         self.stage = Stage(*settings)
         self.decisions += 1
 
@@ -134,24 +134,24 @@ class FedTuneController:
         self._slopes = np.array(data["slopes"])
         self.decisions = int(data["decisions"])
 
-    def _decide(self, over: Stage) -> tuple[int, int]:
-        change = np.abs(over.costs - self._previous.costs)
-        worse = self._weights @ ((over.costs - self._previous.costs) / over.costs) > 0
-        now = (over.participants, over.passes)
-        then = (self._previous.participants, self._previous.passes)
-        moved = []
+    def _decide(self, finished: Stage) -> tuple[int, int]:
+        change = np.abs(finished.costs - self._previous.costs)
+        worse = self._weights @ ((finished.costs - self._previous.costs) / finished.costs) > 0
+        current = (finished.participants, finished.passes)
+        former = (self._previous.participants, self._previous.passes)
+        settings = []
         for knob, signs in enumerate((PARTICIPANT_SIGNS, PASS_SIGNS)):
-            self._learn(knob, (signs > 0) == (now[knob] > then[knob]), change, bool(worse))
-            pull = (signs * self._weights * self._slopes[knob] * change / over.costs).sum()
+            self._learn(knob, (signs > 0) == (current[knob] > former[knob]), change, bool(worse))
+            pull = (signs * self._weights * self._slopes[knob] * change / finished.costs).sum()
             low, high = self._limits[knob]
-            moved.append(min(max(now[knob] + (1 if pull > 0 else -1), low), high))
-        return moved[0], moved[1]
+            settings.append(min(max(current[knob] + (1 if pull > 0 else -1), low), high))
+        return settings[0], settings[1]
 
     def _learn(self, knob: int, favoured: Bools, change: Floats, worse: bool) -> None:
         """Renew the slopes of the costs that the last move favoured; penalise the others."""
         earlier = np.abs(self._previous.costs - self._before.costs)
-        known = favoured & (earlier > 0)
-        self._slopes[knob, known] = change[known] / earlier[known]
+        is_measurable = favoured & (earlier > 0)
+        self._slopes[knob, is_measurable] = change[is_measurable] / earlier[is_measurable]
         if worse:
             self._slopes[knob, ~favoured] *= self._penalty
 
@@ -187,20 +187,22 @@ class FedTune(Agent):
         self._space = space = problem.search_space
         self._passes = passes
         self._participants = participants
-        moving = [passes] if participants is None else [passes, participants]
-        self._steps = {name: _steps(space[name]) for name in moving}
+        names = [passes] if participants is None else [passes, participants]
+        self._steps = {name: _step_values(space[name]) for name in names}
         if start is None:
             middle = {name: points[len(points) // 2] for name, points in self._steps.items()}
             start = {**space.decode(np.zeros(len(space))), **middle}
         self._configuration = space.validate(start, "start")
-        now, limit = self._position(passes)
-        people, most = (0, 0) if participants is None else self._position(participants)
+        pass_index, last_pass = self._position(passes)
+        participant_index, last_participant = (
+            (0, 0) if participants is None else self._position(participants)
+        )
         self.controller = FedTuneController(
             preferences or Preferences(),
-            people,
-            now,
-            participant_limits=(0, most),
-            pass_limits=(0, limit),
+            participant_index,
+            pass_index,
+            participant_limits=(0, last_participant),
+            pass_limits=(0, last_pass),
         )
 
     def ask(self, observation: Observation) -> Singles:
@@ -230,7 +232,7 @@ class FedTune(Agent):
         self.controller.restore(state)
 
     def _position(self, name: str) -> tuple[int, int]:
-        """Return which step a dimension starts at, and the last there is."""
+        """Return the step that a dimension starts at, and the last step."""
         points, value = self._steps[name], self._configuration[name]
         if value not in points:
             raise InvalidArgumentError(
@@ -239,8 +241,8 @@ class FedTune(Agent):
         return points.index(value), len(points) - 1
 
 
-def _steps(dimension: Dimension) -> tuple[Value, ...]:
-    """Return the values that one step up or down leads through."""
+def _step_values(dimension: Dimension) -> tuple[Value, ...]:
+    """Return the values of a dimension in steps."""
     if dimension.kind == "int" and dimension.values is None:
         return tuple(range(int(dimension.low), int(dimension.high) + 1))
     return dimension.discretized().grid

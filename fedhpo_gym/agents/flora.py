@@ -1,4 +1,4 @@
-"""FLoRA: clients search on their own for a while, and one configuration is made of what they saw.
+"""FLoRA: clients search locally at first, and one configuration is derived from their results.
 
 Zhou, Ram, Salonidis, Baracaldo, Samulowitz, Ludwig, "Single-shot general hyper-parameter
 optimization for federated learning", ICLR 2023, Algorithm 1.
@@ -66,21 +66,21 @@ class FLoRA(PointAgent):
     def learn(self, points: Point, feedbacks: Sequence[ArmFeedback]) -> None:
         if self.chosen is not None:
             return
-        for one in feedbacks:
-            pair = [points[one.client].tolist(), one.after - one.before]
-            self._pairs.setdefault(one.client, []).append(pair)
+        for feedback in feedbacks:
+            pair = [points[feedback.client].tolist(), feedback.after - feedback.before]
+            self._pairs.setdefault(feedback.client, []).append(pair)
 
     def _lowest(self) -> Point:
         """Return where the loss surface is lowest, among all tried points and draws."""
         rng = stream(self.seed, "flora_server")
         groups = list(self._pairs.values())
-        everything = [pair for pairs in groups for pair in pairs]
-        tried = np.array([point for point, _ in everything])
-        places = np.concatenate([tried, rng.uniform(-1.0, 1.0, (CANDIDATES, self.width))])
-        parts = [everything] if self._surface == "sgm" else groups
-        surfaces = np.array([_predicted(pairs, places, rng) for pairs in parts])
-        joined = surfaces.max(axis=0) if self._surface == "mplm" else surfaces.mean(axis=0)
-        return np.asarray(places[np.argmin(joined)])
+        all_pairs = [pair for pairs in groups for pair in pairs]
+        points = np.array([point for point, _ in all_pairs])
+        candidates = np.concatenate([points, rng.uniform(-1.0, 1.0, (CANDIDATES, self.width))])
+        pair_sets = [all_pairs] if self._surface == "sgm" else groups
+        surfaces = np.array([_predict(pairs, candidates, rng) for pairs in pair_sets])
+        surface = surfaces.max(axis=0) if self._surface == "mplm" else surfaces.mean(axis=0)
+        return np.asarray(candidates[np.argmin(surface)])
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -95,7 +95,7 @@ class FLoRA(PointAgent):
         self.chosen = None if state["chosen"] is None else np.array(state["chosen"])
 
 
-def _predicted(pairs: Pairs, places: Point, rng: np.random.Generator) -> Point:
+def _predict(pairs: Pairs, places: Point, rng: np.random.Generator) -> Point:
     """Return (m,) what a forest of some pairs predicts at (m, n) places, in their deviations."""
     changes = np.array([change for _, change in pairs])
     scale = changes.std() or 1.0

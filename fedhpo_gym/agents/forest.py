@@ -32,7 +32,7 @@ class ForestSearch(TrialSearch):
     FedHPO-Bench, Appendix C.
 
     As in SMAC, the forest learns logarithms of losses, scaled first so that they may have any
-    sign, and no told cell is tried again while a candidate lies in another one.
+    sign, and no tried cell is tried again while a candidate lies in another one.
 
     Differs from SMAC: the forest is scikit-learn's with bootstrap samples. SMAC 2 itself is no
     choice here: what it suggests depends on Python's hash seed. The first trials are draws from the
@@ -49,13 +49,13 @@ class ForestSearch(TrialSearch):
         super().__init__(problem)
         self._initial = initial
 
-    def _suggest(self, number: int) -> NDArray[Any]:
-        rng = stream(self.seed, "random_forest", number)
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
+        rng = stream(self.seed, "random_forest", trial_index)
         width = self.action_space.shape[0]
         prior = rng.random((CANDIDATES, width))
-        if len(self.results) < self._initial or number % 5 == 4:
+        if len(self.results) < self._initial or trial_index % 5 == 4:
             return self.from_unit(self.first_untried(prior))
-        actions, scores = self.told()
+        actions, scores = self.reported()
         points, losses = self.on_grid(self.to_unit(actions)), log_scaled(-scores[:, 0])
         forest = RandomForestRegressor(
             TREES,
@@ -68,12 +68,12 @@ class ForestSearch(TrialSearch):
         best = points[np.argsort(losses, kind="stable")[:5]]
         centres = best[rng.integers(len(best), size=CANDIDATES)]
         moves = 0.2 * rng.standard_normal(centres.shape)
-        moved = rng.integers(width, size=CANDIDATES)[:, None] == np.arange(width)
-        near = centres + np.where(moved, moves, 0.0)
-        places = self.on_grid(np.concatenate([prior, np.clip(near, 0.0, 1.0)]))
-        trees = np.array([tree.predict(places) for tree in forest.estimators_])
+        is_moved = rng.integers(width, size=CANDIDATES)[:, None] == np.arange(width)
+        neighbours = centres + np.where(is_moved, moves, 0.0)
+        candidates = self.on_grid(np.concatenate([prior, np.clip(neighbours, 0.0, 1.0)]))
+        trees = np.array([tree.predict(candidates) for tree in forest.estimators_])
         gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), losses.min())
-        return self.from_unit(self.first_untried(places[np.argsort(-gain, kind="stable")]))
+        return self.from_unit(self.first_untried(candidates[np.argsort(-gain, kind="stable")]))
 
 
 def log_scaled(losses: Floats) -> Floats:
@@ -86,13 +86,13 @@ def log_scaled(losses: Floats) -> Floats:
     if lowest == highest:
         return np.zeros_like(losses)
     span = highest - lowest
-    below = max(float(np.quantile(losses, 0.05) - lowest), 1e-10 * float(span))
-    return np.asarray(np.log((losses - lowest + below) / (span + below)))
+    offset = max(float(np.quantile(losses, 0.05) - lowest), 1e-10 * float(span))
+    return np.asarray(np.log((losses - lowest + offset) / (span + offset)))
 
 
 def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
     """Return E max(best - y, 0) of normal y (Jones, Schonlau and Welch, 1998); low y are better."""
-    wide = np.maximum(deviation, 1e-12)
-    z = (best - mean) / wide
-    below = np.array([0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) for x in z.tolist()])
-    return np.asarray(wide * (z * below + np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)))
+    spread = np.maximum(deviation, 1e-12)
+    z = (best - mean) / spread
+    probability = np.array([0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) for x in z.tolist()])
+    return np.asarray(spread * (z * probability + np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)))

@@ -3,6 +3,10 @@
 Dai, Low and Jaillet, "Federated Bayesian optimization via Thompson sampling", NeurIPS 2020,
 Algorithms 1 and 2, and "Differentially private federated Bayesian optimization with distributed
 exploration", NeurIPS 2021, Algorithms 1 and 2; written from the papers.
+
+`FTS` and `PrivateFTS` are the agents; `FederatedThompson` and `PrivateThompson` are the algorithms,
+one optimizer per client in the unit cube. Draws depend only on the seed, the client and the number
+of its trials, so that asking twice gives the same point and no random state is stored.
 """
 
 import sys
@@ -15,7 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import ArmFeedback, PointAgent, Positive, PositiveInt, shares
+from fedhpo_gym.agents.clients import (
+    ArmFeedback,
+    PointAgent,
+    Positive,
+    PositiveInt,
+    normalised_weights,
+)
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import CheckedFields, Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
@@ -43,26 +53,26 @@ class FourierFeatures:
 
 
 def draw_features(
-    dimensions: int, number: int, length_scale: float, rng: np.random.Generator
+    dimensions: int, count: int, length_scale: float, rng: np.random.Generator
 ) -> FourierFeatures:
     """Draw features for points of some dimensions."""
-    frequencies = rng.standard_normal((number, dimensions)) / length_scale
-    return FourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, number))
+    frequencies = rng.standard_normal((count, dimensions)) / length_scale
+    return FourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, count))
 
 
 def sample_weights(
     features: Floats, values: Floats, noise: float, rng: np.random.Generator
 ) -> Floats:
-    """Draw (features,) weights from the posterior: a function that agrees with the observations.
+    """Draw (features,) weights of a function from the posterior, given the observations.
 
     With Φ (m, features), y (m,), Σ = ΦᵀΦ + noise I and the prior N(0, I), the weights are
     N(Σ⁻¹Φᵀy, noise Σ⁻¹), Eq. 1. A draw from the prior is corrected by what it lacks to a draw of
     the observations (Matheron's rule), so that only an (m, m) system is solved.
     """
     weights = rng.standard_normal(features.shape[1])
-    lacking = values - features @ weights - np.sqrt(noise) * rng.standard_normal(len(values))
+    residuals = values - features @ weights - np.sqrt(noise) * rng.standard_normal(len(values))
     covariance = features @ features.T + noise * np.eye(len(values))
-    return np.asarray(weights + features.T @ np.linalg.solve(covariance, lacking))
+    return np.asarray(weights + features.T @ np.linalg.solve(covariance, residuals))
 
 
 def maximise(
@@ -116,11 +126,11 @@ def own_probability(trial: int) -> float:
 
 
 class FederatedThompson:
-    """One Bayesian optimizer per client; each sometimes follows a function another one sampled.
+    """One Bayesian optimizer per client, which sometimes uses a function sampled by another one.
 
     The objective lies in [0, 1], as the authors' does (an area under the curve), and the prior has
-    the mean 0: a place that resembles no trial counts as bad, so it is seldom tried. Where trials
-    are rounds of one course, this keeps clients from ruining the model that they share.
+    the mean 0: a point far from all trials counts as bad, so it is seldom tried. Where trials are
+    rounds of one course, this keeps clients from ruining the model that they share.
 
     Differs from the paper: every client is a target; a client's message is renewed after each
     of its observations, not sent once; kernel parameters are fixed; the maximiser is random
@@ -141,8 +151,8 @@ class FederatedThompson:
         self._seed = seed
         self._points: list[list[list[float]]] = [[] for _ in range(clients)]
         self._values: list[list[float]] = [[] for _ in range(clients)]
-        number, scale = self.settings.shared_features, self.settings.length_scale
-        self._shared = draw_features(dimensions, number, scale, stream(seed, "fts_shared"))
+        count, scale = self.settings.shared_features, self.settings.length_scale
+        self._shared = draw_features(dimensions, count, scale, stream(seed, "fts_shared"))
         self._sent: dict[int, tuple[int, Floats]] = {}
 
     def suggest(self, client: int) -> Floats:
@@ -151,7 +161,7 @@ class FederatedThompson:
         rng = stream(self._seed, "fts", client, trial)
         if trial < self.settings.initial:
             return 0.25 + 0.5 * self._first_point(client, rng)
-        if (point := self._guided(client, trial, rng)) is not None:
+        if (point := self._follow_message(client, trial, rng)) is not None:
             return point
         features = draw_features(
             self.dimensions, self.settings.own_features, self.settings.length_scale, rng
@@ -188,8 +198,8 @@ class FederatedThompson:
         self._points = [[] for _ in range(self.clients)]
         self._values = [[] for _ in range(self.clients)]
         self._sent = {}
-        for client, known in enumerate(zip(data["points"], data["values"], strict=True)):
-            for point, value in zip(*known, strict=True):
+        for client, observations in enumerate(zip(data["points"], data["values"], strict=True)):
+            for point, value in zip(*observations, strict=True):
                 self.observe(client, point, value)
 
     def _trials(self, client: int) -> int:
@@ -198,10 +208,10 @@ class FederatedThompson:
         return len(self._values[client])
 
     def _first_point(self, client: int, rng: np.random.Generator) -> Floats:
-        """Return a point for a trial before there is a model; its middle half is what is tried."""
+        """Return a point for a trial before there is a model; the trial uses its middle half."""
         return rng.random(self.dimensions)
 
-    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Floats | None:
+    def _follow_message(self, client: int, trial: int, rng: np.random.Generator) -> Floats | None:
         """Return the point that another client's message leads to, or None for the own model."""
         initial = self.settings.initial
         others = [c for c in range(self.clients) if c != client and self._trials(c) >= initial]
@@ -237,12 +247,12 @@ class FTS(PointAgent):
 
     def learn(self, points: Floats, feedbacks: Sequence[ArmFeedback]) -> None:
         if self._first is None:
-            before = shares(feedbacks) @ [one.before for one in feedbacks]
+            before = normalised_weights(feedbacks) @ [feedback.before for feedback in feedbacks]
             self._first = max(float(before), sys.float_info.min)
-        for one in feedbacks:
-            value = 1.0 / (1.0 + max(one.after, 0.0) / max(one.before, self._first))
-            point = (points[one.client] + 1.0) / 2.0
-            self.policy.observe(one.client, point, 0.0 if one.diverged else value)
+        for feedback in feedbacks:
+            value = 1.0 / (1.0 + max(feedback.after, 0.0) / max(feedback.before, self._first))
+            point = (points[feedback.client] + 1.0) / 2.0
+            self.policy.observe(feedback.client, point, 0.0 if feedback.diverged else value)
 
     def _state(self) -> dict[str, Any]:
         return {**self.policy.to_dict(), "first": self._first}
@@ -288,14 +298,14 @@ class PrivateThompson(FederatedThompson):
     def __init__(
         self, clients: int, dimensions: int, seed: int, settings: PrivateSettings | None = None
     ) -> None:
-        chosen = settings or PrivateSettings()
-        if chosen.halvings > dimensions:
+        options = settings or PrivateSettings()
+        if options.halvings > dimensions:
             raise InvalidArgumentError(
-                f"`halvings` must be at most {dimensions}, got {chosen.halvings}."
+                f"`halvings` must be at most {dimensions}, got {options.halvings}."
             )
-        super().__init__(clients, dimensions, seed, chosen)
-        self._private = chosen
-        self._parts = 2**chosen.halvings
+        super().__init__(clients, dimensions, seed, options)
+        self._private = options
+        self._parts = 2**options.halvings
         self._mixtures: dict[int, Floats] = {}
 
     def mixture(self, trial: int) -> Floats:
@@ -304,7 +314,7 @@ class PrivateThompson(FederatedThompson):
         Every part is a weighted sum over the chosen clients of their clipped messages, plus normal
         noise; weights prefer those who explored this part, less so as time goes by.
         """
-        # Who sees the same noise on two sums learns their difference, so it is drawn for one.
+        # The same noise on two sums would reveal their difference, so noise is drawn once per sum.
         if trial not in self._mixtures:
             least = min(map(self._trials, range(self.clients)))
             if trial < least:
@@ -312,30 +322,36 @@ class PrivateThompson(FederatedThompson):
                     f"`trial` must be one that a client still has before it, at least {least}, got "
                     f"{trial}"
                 )
-            ahead = {at: known for at, known in self._mixtures.items() if at >= least}
-            self._mixtures = {**ahead, trial: self._mixed(trial)}
+            needed = {
+                trial_number: weights
+                for trial_number, weights in self._mixtures.items()
+                if trial_number >= least
+            }
+            self._mixtures = {**needed, trial: self._mix(trial)}
         return self._mixtures[trial]
 
     def to_dict(self) -> dict[str, Any]:
-        mixtures = {str(trial): known.tolist() for trial, known in self._mixtures.items()}
+        mixtures = {str(trial): weights.tolist() for trial, weights in self._mixtures.items()}
         return {**super().to_dict(), "mixtures": mixtures}
 
     def restore(self, data: Mapping[str, Any]) -> None:
         super().restore(data)
-        self._mixtures = {int(at): np.array(known) for at, known in data["mixtures"].items()}
+        self._mixtures = {
+            int(trial): np.array(weights) for trial, weights in data["mixtures"].items()
+        }
 
-    def _mixed(self, trial: int) -> Floats:
-        chosen, rng = self._private, stream(self._seed, "private_mixture", trial)
-        fresh = [c for c in range(self.clients) if self._trials(c) >= chosen.initial]
+    def _mix(self, trial: int) -> Floats:
+        settings, rng = self._private, stream(self._seed, "private_mixture", trial)
+        ready = [c for c in range(self.clients) if self._trials(c) >= settings.initial]
         weights = self._weights(trial)
-        taken = rng.random(self.clients) < chosen.share
-        total = np.zeros((self._parts, chosen.shared_features))
-        for client in (c for c in fresh if taken[c]):
+        is_sampled = rng.random(self.clients) < settings.share
+        total = np.zeros((self._parts, settings.shared_features))
+        for client in (c for c in ready if is_sampled[c]):
             message = self.message(client)
-            limit = chosen.clip / np.sqrt(self._parts)
+            limit = settings.clip / np.sqrt(self._parts)
             message = message / max(1.0, float(np.linalg.norm(message)) / limit)
-            total += weights[:, client, None] * message / chosen.share
-        scale = chosen.noise_multiplier * chosen.clip * float(weights.max()) / chosen.share
+            total += weights[:, client, None] * message / settings.share
+        scale = settings.noise_multiplier * settings.clip * float(weights.max()) / settings.share
         return total + scale * rng.standard_normal(total.shape)
 
     def part_of(self, points: Floats) -> Floats:
@@ -345,20 +361,20 @@ class PrivateThompson(FederatedThompson):
 
     def _weights(self, trial: int) -> Floats:
         """Return (parts, clients) shares of each client in each part; rows sum to 1."""
-        own = np.arange(self.clients) % self._parts
+        home_part = np.arange(self.clients) % self._parts
         gain = (self._private.preference - 1.0) * np.exp(-trial / self._private.fading)
-        raw = 1.0 + gain * (own == np.arange(self._parts)[:, None])
+        raw = 1.0 + gain * (home_part == np.arange(self._parts)[:, None])
         return np.asarray(raw / raw.sum(axis=1, keepdims=True))
 
     def _first_point(self, client: int, rng: np.random.Generator) -> Floats:
-        point, part = rng.random(self.dimensions), client % self._parts
+        point, home_part = rng.random(self.dimensions), client % self._parts
         for axis in range(self._private.halvings):
-            point[axis] = (point[axis] + (part >> axis & 1)) / 2.0
+            point[axis] = (point[axis] + (home_part >> axis & 1)) / 2.0
         return point
 
-    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Floats | None:
-        own = own_probability(trial - self._private.initial)
-        if stream(self._seed, "fts_mixing", client, trial).random() < own:
+    def _follow_message(self, client: int, trial: int, rng: np.random.Generator) -> Floats | None:
+        probability = own_probability(trial - self._private.initial)
+        if stream(self._seed, "fts_mixing", client, trial).random() < probability:
             return None
         weights = self.mixture(trial)
 

@@ -1,4 +1,4 @@
-"""Networks that learned to tune, as plain arrays; numpy runs them, and loading one runs no code."""
+"""Networks trained to tune, as plain arrays; numpy runs them, and loading one runs no code."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class LearnedNetwork:
     """A network for one search space.
 
     Attributes:
@@ -58,18 +58,18 @@ class Network:
     def perceptron(self, name: str, rows: Singles) -> Singles:
         """Return what two layers make of (..., inputs), x / (1 + exp(-x)) between them."""
         hidden = self.linear(f"{name}.0", rows)
-        return self.linear(f"{name}.2", hidden * sigmoid(hidden))
+        return self.linear(f"{name}.2", hidden * logistic(hidden))
 
     def price(self, points: Singles) -> Singles:
         """Return (...,) costs of (..., F) points, as shares of a random one's."""
         return np.asarray(np.exp(self.perceptron("price", points)[..., 0]))
 
 
-Given: TypeAlias = Network | Path | str | None
-"""What an agent takes: a network, the path of its card, or nothing where one is stored."""
+PolicySource: TypeAlias = LearnedNetwork | Path | str | None
+"""Argument of an agent: a network, the path of its card, or None for a stored one."""
 
 
-def sigmoid(values: Singles) -> Singles:
+def logistic(values: Singles) -> Singles:
     """Return 1 / (1 + exp(-x)) of any x."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), np.float32)
 
@@ -84,14 +84,14 @@ def perceptron_shapes(name: str, first: int, hidden: int, last: int) -> Shapes:
     return linear_shapes(f"{name}.0", first, hidden) | linear_shapes(f"{name}.2", hidden, last)
 
 
-def save_network(network: Network, folder: Path | str, stem: str) -> Path:
+def save_network(network: LearnedNetwork, folder: Path | str, stem: str) -> Path:
     """Write a network as `<stem>.json` and the arrays it names; return the path of the former."""
     card = {"format": FORMAT, "search_space": network.space.to_dict()}
     card |= {name: getattr(network, name) for name in ("agent", "sizes", "made_by", "origin")}
     return write_archive(Path(folder), stem, card, network.arrays)
 
 
-def load_network(card: Path | str, agent: str, shapes: Callable[[Sizes], Shapes]) -> Network:
+def load_network(card: Path | str, agent: str, shapes: Callable[[Sizes], Shapes]) -> LearnedNetwork:
     """Read what `save_network` wrote for an agent; a missing or a damaged file is an error."""
     if not os.path.isfile(card):  # noqa: PTH113 - false for names that no file can have
         raise MissingDataError(
@@ -107,31 +107,35 @@ def load_network(card: Path | str, agent: str, shapes: Callable[[Sizes], Shapes]
             raise ValueError(f"`sizes` must be from 1 to {LARGEST}, got {sizes}")
         features = space.features(np.zeros((1, len(space)), np.float32)).shape[1]
         sizes |= {"features": features, "dimensions": len(space)}
-        wanted, origin, sha256 = shapes(sizes), content["origin"], content["sha256"]
-    arrays = stored.read(sha256, command, wanted)
-    if not all(one.dtype == np.float32 and (abs(one) <= HIGHEST).all() for one in arrays.values()):
+        array_shapes, origin, sha256 = shapes(sizes), content["origin"], content["sha256"]
+    arrays = stored.read(sha256, command, array_shapes)
+    if not all(
+        array.dtype == np.float32 and (abs(array) <= HIGHEST).all() for array in arrays.values()
+    ):
         rule = f"must hold float32 numbers of {HIGHEST:.0e} at most"
         raise DamagedDataError(f"{stored.path} {rule}; delete it and run `{command}`")
-    return Network(agent, space, sizes, arrays, command, origin)
+    return LearnedNetwork(agent, space, sizes, arrays, command, origin)
 
 
 def network_for(
-    agent: str, shapes: Callable[[Sizes], Shapes], problem: SearchProblem, policy: Given
-) -> Network:
+    agent: str, shapes: Callable[[Sizes], Shapes], problem: SearchProblem, policy: PolicySource
+) -> LearnedNetwork:
     """Return the network that was given, or the stored one, of a problem's search space."""
     if policy is not None:
-        given = policy if isinstance(policy, Network) else load_network(policy, agent, shapes)
-        if (given.agent, given.space) == (agent, problem.search_space):
-            return given
+        network = (
+            policy if isinstance(policy, LearnedNetwork) else load_network(policy, agent, shapes)
+        )
+        if (network.agent, network.space) == (agent, problem.search_space):
+            return network
         raise InvalidArgumentError(
             f"`policy` must be a network of {agent!r} for the search space of the environment, "
-            f"{list(problem.search_space.names)}, got one of {given.agent!r} for "
-            f"{list(given.space.names)}; use it in the environments that it was trained for."
+            f"{list(problem.search_space.names)}, got one of {network.agent!r} for "
+            f"{list(network.space.names)}; use it in the environments that it was trained for."
         )
     cards = sorted(STORED.glob(f"{agent}-*.json"))
-    for known in (load_network(card, agent, shapes) for card in cards):
-        if known.space == problem.search_space:
-            return known
+    for stored in (load_network(card, agent, shapes) for card in cards):
+        if stored.space == problem.search_space:
+            return stored
     spaces = [card.stem.removeprefix(f"{agent}-") for card in cards]
     free = problem.fidelities.names
     fixing = f", or fix {list(free)}, which none of these chooses" if free else ""

@@ -1,4 +1,10 @@
-"""Optimizers that choose how long a configuration is trained: a ladder of rungs, and who climbs."""
+"""Optimizers that choose how long a configuration is trained, on a ladder of fidelities (rungs).
+
+Hyperband, successive halving, ASHA and DEHB are here; BOHB, PriorBand and the pruned TPEs build on
+`LadderSearch` and `Hyperband`. A configuration is an (n,) point of [-1, 1]^n without the fidelity;
+`on_rung` appends the coordinates of a rung to make an action. Points are rounded to float32, so
+that a promoted configuration has bit for bit the same coordinates on every rung.
+"""
 
 import heapq
 import math
@@ -24,8 +30,8 @@ ROUND = ("round",)
 class LadderSearch(TrialSearch):
     """A search that chooses the fidelity of its trials, the last coordinates of every action.
 
-    A configuration on a rung is asked for whole: an environment with `freeze_thaw=True` charges
-    only the rounds that it has not had yet (resume), another charges all of them (restart).
+    A trial on a rung asks for the complete fidelity of the rung: an environment with
+    `freeze_thaw=True` charges only rounds not trained yet (resume), another charges all (restart).
 
     Where `round` and `client_sample_rate` are chosen together, both fall by eta from rung to rung,
     the rate no further than to its lowest value; a rung then costs about eta^2 times the one below
@@ -58,32 +64,32 @@ class LadderSearch(TrialSearch):
         """
         self.fidelities = tuple(fidelities)
         super().__init__(problem)
-        box, chosen = self.action_space, len(self.fidelities)
-        if box.shape[0] <= chosen or (box.low != -1).any() or (box.high != 1).any():
+        box, num_fidelities = self.action_space, len(self.fidelities)
+        if box.shape[0] <= num_fidelities or (box.low != -1).any() or (box.high != 1).any():
             raise InvalidArgumentError(
                 "`action_space` must be a Box in [-1, 1] of a configuration's coordinates and then "
                 f"the fidelity's, got {box}"
             )
         self._eta = eta
-        self.width = box.shape[0] - chosen
+        self.width = box.shape[0] - num_fidelities
         first, *others = (problem.fidelities[name] for name in self.fidelities)
         self.rungs = rungs(first, low, high, eta)
         columns = [[first.encode(rung) for rung in self.rungs]]
-        columns += [_shares(other, len(self.rungs), eta) for other in others]
+        columns += [_shares_by_rung(other, len(self.rungs), eta) for other in others]
         # In the order of the action's coordinates, which is that of the problem's fidelities.
         order = [self.fidelities.index(name) for name in problem.fidelities.names]
         self._coordinates = np.array(columns)[order].T
-        # Configurations that are given take the place of new ones, on the rung where those begin.
+        # Starting configurations replace new ones, on the rung where new ones begin.
         self._first = self._first[:0]
         self._given = [*map(np.array, problem.start)]
         self._begin()
 
     def _begin(self) -> None:
-        """Make what a search remembers; `rungs` are known by then."""
+        """Initialise the state of a search; `rungs` are set before."""
 
     def next_given(self) -> "Point | None":
         """Return the next configuration of `problem.start`; None where all were tried."""
-        return rounded(self._given.pop(0)) if self._given else None
+        return round_to_float32(self._given.pop(0)) if self._given else None
 
     def on_rung(self, point: Sequence[float] | np.ndarray, rung: int) -> Row:
         """Return the action of a configuration's coordinates on a rung."""
@@ -103,21 +109,21 @@ def rungs(
         raise InvalidArgumentError(
             f"`low` must be positive and at most `high`, got low={bottom:g}, high={top:g}"
         )
-    number = math.floor(math.log(top / bottom, eta) + 1e-9) + 1
-    wanted = [top / eta**below for below in reversed(range(number))]
-    return tuple(dict.fromkeys(_nearest(fidelity, rung) for rung in wanted))
+    count = math.floor(math.log(top / bottom, eta) + 1e-9) + 1
+    targets = [top / eta**below for below in reversed(range(count))]
+    return tuple(dict.fromkeys(_nearest_value(fidelity, rung) for rung in targets))
 
 
-def _shares(fidelity: Dimension, number: int, eta: int) -> list[float]:
+def _shares_by_rung(fidelity: Dimension, count: int, eta: int) -> list[float]:
     """Return the coordinates of another fidelity on each rung of a ladder of `number`."""
-    wanted = [fidelity.high / eta**below for below in reversed(range(number))]
-    return [fidelity.encode(_nearest(fidelity, max(fidelity.low, rung))) for rung in wanted]
+    targets = [fidelity.high / eta**below for below in reversed(range(count))]
+    return [fidelity.encode(_nearest_value(fidelity, max(fidelity.low, rung))) for rung in targets]
 
 
-def _nearest(fidelity: Dimension, wanted: float) -> Value:
+def _nearest_value(fidelity: Dimension, target: float) -> Value:
     if fidelity.values is not None:
-        return min(fidelity.values, key=lambda value: abs(float(value) - wanted))
-    value = math.floor(wanted + 0.5) if fidelity.kind == "int" else wanted
+        return min(fidelity.values, key=lambda value: abs(float(value) - target))
+    value = math.floor(target + 0.5) if fidelity.kind == "int" else target
     return fidelity.validate(value, "rungs")
 
 
@@ -125,15 +131,15 @@ Point = NDArray[np.float64]
 
 
 class Bracket:
-    """One round of successive halving: a rung is told entirely before the next one is asked.
+    """One round of successive halving: a rung is complete before the next one begins.
 
     `waiting` are configurations to try on `rung`, None for one that is still to be drawn; `start`
     is the first rung, and `turn` counts the brackets begun before.
     """
 
-    def __init__(self, rung: int, number: int, top: int, eta: int, turn: int) -> None:
+    def __init__(self, rung: int, count: int, top: int, eta: int, turn: int) -> None:
         self.rung, self.start, self.turn, self._top, self._eta = rung, rung, turn, top, eta
-        self.waiting: list[Point | None] = [None] * number
+        self.waiting: list[Point | None] = [None] * count
         self.over = False
         self._told: list[tuple[float, Point]] = []
         self._open = 0
@@ -144,12 +150,12 @@ class Bracket:
         return self.waiting.pop(0)
 
     def report(self, score: float, point: Point) -> None:
-        """Take in what a configuration reached; when the rung is full, the best 1/eta go on."""
+        """Record the score of a configuration; when the rung is full, promote the best 1/eta."""
         self._told.append((score, point))
         self._open -= 1
         if self.waiting or self._open:
             return
-        best = sorted(self._told, key=lambda one: -one[0])[: len(self._told) // self._eta]
+        best = sorted(self._told, key=lambda result: -result[0])[: len(self._told) // self._eta]
         self._told = []
         self.over = not best or self.rung == self._top
         if not self.over:
@@ -180,41 +186,41 @@ class Hyperband(LadderSearch):
         self._jobs: dict[int, tuple[Bracket, int, Point]] = {}
         self._seen: list[list[tuple[float, Point]]] = [[] for _ in self.rungs]
 
-    def _suggest(self, number: int) -> NDArray[Any]:
-        bracket = next((one for one in self._brackets if one.waiting), None)
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
+        bracket = next((candidate for candidate in self._brackets if candidate.waiting), None)
         if bracket is None:
             bracket = self._bracket(self._begun)
             self._begun += 1
             self._brackets.append(bracket)
         # A new configuration is drawn when its turn comes: BOHB has learned more by then.
-        point = self._point(number, bracket, bracket.take())
-        self._jobs[number] = (bracket, bracket.rung, point)
+        point = self._point(trial_index, bracket, bracket.take())
+        self._jobs[trial_index] = (bracket, bracket.rung, point)
         return self.on_rung(point, bracket.rung)
 
-    def _learn(self, number: int, scores: Floats) -> None:
-        bracket, rung, point = self._jobs.pop(number)
+    def _learn(self, trial_index: int, scores: Floats) -> None:
+        bracket, rung, point = self._jobs.pop(trial_index)
         score = float(scores[0])
         bracket.report(score, point)
-        self._brackets = [one for one in self._brackets if not one.over]
-        self._see(number, rung, point, score)
+        self._brackets = [running for running in self._brackets if not running.over]
+        self._observe(trial_index, rung, point, score)
 
     def _bracket(self, turn: int) -> Bracket:
         """Return the bracket of a turn, counted from 0."""
         start, top = turn % len(self.rungs), len(self.rungs) - 1
-        number = (top + 1) // (top - start + 1) * self._eta ** (top - start)
-        return Bracket(start, number, top, self._eta, turn)
+        count = (top + 1) // (top - start + 1) * self._eta ** (top - start)
+        return Bracket(start, count, top, self._eta, turn)
 
-    def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
-        """Return what trial `number` tries: `kept` if a configuration came up, else a new one."""
-        point = self.next_given() if kept is None else kept
+    def _point(self, trial_index: int, bracket: Bracket, promoted: Point | None) -> Point:
+        """Return the point of a trial: the promoted configuration if there is one, or a new one."""
+        point = self.next_given() if promoted is None else promoted
         return self._draw(bracket.rung) if point is None else point
 
     def _draw(self, rung: int) -> Point:
         """Return a new configuration; here, from the prior of the space."""
-        return rounded(self._rng.uniform(-1.0, 1.0, self.width))
+        return round_to_float32(self._rng.uniform(-1.0, 1.0, self.width))
 
-    def _see(self, number: int, rung: int, point: Point, score: float) -> None:
-        """Take in what trial `number` reached on a rung: agents that model it draw from it."""
+    def _observe(self, trial_index: int, rung: int, point: Point, score: float) -> None:
+        """Record the score of a trial on a rung, for agents that model it."""
         self._seen[rung].append((score, point))
 
 
@@ -230,8 +236,8 @@ class SuccessiveHalving(Hyperband):
         return Bracket(0, self._eta**top, top, self._eta, turn)
 
 
-def rounded(point: NDArray[np.float64]) -> Point:
-    """Return the point that its action stands for: actions are float32."""
+def round_to_float32(point: NDArray[np.float64]) -> Point:
+    """Return the point of its action: actions are float32."""
     return point.astype(np.float32).astype(np.float64)
 
 
@@ -248,30 +254,32 @@ class ASHA(LadderSearch):
     def _begin(self) -> None:
         self._rng = stream(self.seed, "asha")
         self._points: list[Point] = []
-        # (loss, when it was told, which configuration): sorted, and a heap of what is not promoted.
+        # (loss, order of report, index of configuration): sorted, and a heap of those to promote.
         self._seen: list[list[tuple[float, int, int]]] = [[] for _ in self.rungs]
         self._staying: list[list[tuple[float, int, int]]] = [[] for _ in self.rungs]
         self._jobs: dict[int, tuple[int, int]] = {}
 
-    def _suggest(self, number: int) -> NDArray[Any]:
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
         rung, index = self._next()
-        self._jobs[number] = (rung, index)
+        self._jobs[trial_index] = (rung, index)
         return self.on_rung(self._points[index], rung)
 
-    def _learn(self, number: int, scores: Floats) -> None:
-        rung, index = self._jobs.pop(number)
-        told = (-float(scores[0]), len(self.results), index)
-        insort(self._seen[rung], told)
-        heapq.heappush(self._staying[rung], told)
+    def _learn(self, trial_index: int, scores: Floats) -> None:
+        rung, index = self._jobs.pop(trial_index)
+        result = (-float(scores[0]), len(self.results), index)
+        insort(self._seen[rung], result)
+        heapq.heappush(self._staying[rung], result)
 
     def _next(self) -> tuple[int, int]:
         for rung in reversed(range(len(self.rungs) - 1)):
-            seen, staying = self._seen[rung], self._staying[rung]
-            if staying and bisect_left(seen, staying[0]) < len(seen) // self._eta:
-                return rung + 1, heapq.heappop(staying)[2]
-        given = self.next_given()
-        new = rounded(self._rng.uniform(-1.0, 1.0, self.width)) if given is None else given
-        self._points.append(new)
+            results, promotable = self._seen[rung], self._staying[rung]
+            if promotable and bisect_left(results, promotable[0]) < len(results) // self._eta:
+                return rung + 1, heapq.heappop(promotable)[2]
+        start = self.next_given()
+        point = (
+            round_to_float32(self._rng.uniform(-1.0, 1.0, self.width)) if start is None else start
+        )
+        self._points.append(point)
         return 0, len(self._points) - 1
 
 
@@ -318,30 +326,32 @@ class DEHB(Hyperband):
         """Return how many trials a bracket has on a rung."""
         return len(self._bracket(bracket.turn).waiting) // int(self._eta ** (rung - bracket.start))
 
-    def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
+    def _point(self, trial_index: int, bracket: Bracket, promoted: Point | None) -> Point:
         rung = bracket.rung
         below, size = max(rung - 1, bracket.start), self._size(bracket, rung)
-        place = self._targets[number] = self._turns[rung]
-        self._turns[rung] = (place + 1) % len(self.populations[rung])
-        if rung == bracket.start and (given := self.next_given()) is not None:
-            return given
+        member = self._targets[trial_index] = self._turns[rung]
+        self._turns[rung] = (member + 1) % len(self.populations[rung])
+        if rung == bracket.start and (start := self.next_given()) is not None:
+            return start
         if bracket.turn < len(self.rungs) and rung > bracket.start:
-            return rounded(2.0 * self._promoted(below, rung, size) - 1.0)
+            return round_to_float32(2.0 * self._next_promoted(below, rung, size) - 1.0)
         best = np.argsort(-self._fitness[below], kind="stable")[:size]
-        target, parents = self.populations[rung][place], self.populations[below][best]
+        target, parents = self.populations[rung][member], self.populations[below][best]
         if len(parents) < PARENTS:
             everyone = np.concatenate(self.populations)
-            more = [self._mutant(target, everyone) for _ in range(PARENTS + 1 - len(parents))]
-            parents = np.concatenate([parents, more])
-        return rounded(2.0 * self._offspring(target, parents) - 1.0)
+            mutants = [self._mutant(target, everyone) for _ in range(PARENTS + 1 - len(parents))]
+            parents = np.concatenate([parents, mutants])
+        return round_to_float32(2.0 * self._offspring(target, parents) - 1.0)
 
-    def _promoted(self, below: int, rung: int, size: int) -> Floats:
-        """Return the next member of the rung below that comes up to a rung."""
+    def _next_promoted(self, below: int, rung: int, size: int) -> Floats:
+        """Return the next member of the rung below to promote to a rung."""
         order = np.argsort(-self._fitness[below], kind="stable")
-        tried = self.populations[below][order[np.isfinite(self._fitness[below][order])]]
+        evaluated = self.populations[below][order[np.isfinite(self._fitness[below][order])]]
         if not self._coming[rung]:
-            there = self.populations[rung]
-            self._coming[rung] = [one for one in tried if not (one == there).all(axis=1).any()]
+            members = self.populations[rung]
+            self._coming[rung] = [
+                point for point in evaluated if not (point == members).all(axis=1).any()
+            ]
             del self._coming[rung][size:]
         if self._coming[rung]:
             return self._coming[rung].pop(0)
@@ -349,25 +359,25 @@ class DEHB(Hyperband):
 
     def _mutant(self, target: Floats, pool: Floats) -> Floats:
         """Return (n,) a + F (b - c) of points of a pool without the target."""
-        same = np.flatnonzero((pool == target).all(axis=1))
-        if len(same) and len(pool) > 1:
-            pool = np.delete(pool, same[0], axis=0)
-        lacking = max(PARENTS - len(pool), 0)
-        pool = np.concatenate([pool, self._evolution_rng.random((lacking, pool.shape[1]))])
+        duplicates = np.flatnonzero((pool == target).all(axis=1))
+        if len(duplicates) and len(pool) > 1:
+            pool = np.delete(pool, duplicates[0], axis=0)
+        num_missing = max(PARENTS - len(pool), 0)
+        pool = np.concatenate([pool, self._evolution_rng.random((num_missing, pool.shape[1]))])
         first, second, third = pool[self._evolution_rng.choice(len(pool), PARENTS, replace=False)]
         return np.asarray(first + FACTOR * (second - third))
 
     def _offspring(self, target: Floats, parents: Floats) -> Floats:
         """Return (n,) a mutant crossed with the target; one coordinate at least is the mutant's."""
         rng, mutant = self._evolution_rng, self._mutant(target, parents)
-        crossed = rng.random(len(target)) < CROSSOVER
-        if not crossed.any():
-            crossed[rng.integers(len(target))] = True
-        point = np.where(crossed, mutant, target)
+        is_crossed = rng.random(len(target)) < CROSSOVER
+        if not is_crossed.any():
+            is_crossed[rng.integers(len(target))] = True
+        point = np.where(is_crossed, mutant, target)
         return np.where((point < 0.0) | (point > 1.0), rng.random(len(point)), point)
 
-    def _see(self, number: int, rung: int, point: Point, score: float) -> None:
-        place = self._targets.pop(number)
-        if score >= self._fitness[rung][place]:
-            self.populations[rung][place] = (point + 1.0) / 2.0
-            self._fitness[rung][place] = score
+    def _observe(self, trial_index: int, rung: int, point: Point, score: float) -> None:
+        member = self._targets.pop(trial_index)
+        if score >= self._fitness[rung][member]:
+            self.populations[rung][member] = (point + 1.0) / 2.0
+            self._fitness[rung][member] = score

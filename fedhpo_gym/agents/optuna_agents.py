@@ -1,4 +1,9 @@
-"""Agents made of Optuna's samplers and pruners, in ask-and-tell form."""
+"""Agents made of Optuna's samplers and pruners, in ask-and-tell form.
+
+`OptunaSearch` wraps a sampler; `PrunedTPE` also wraps a pruner, and lets configurations climb the
+ladder of `LadderSearch`. Each agent has a study in memory, seeded from the agent's seed.
+Coordinates are those of the action box, and all of them are floats to the sampler.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -27,7 +32,7 @@ Space = dict[str, optuna.distributions.BaseDistribution]
 class OptunaSearch(TrialSearch):
     """A sampler of Optuna, over the coordinates of the action box.
 
-    Constraints are Optuna's own: its samplers hear the total violation of a trial, which is 0 where
+    Constraints are Optuna's own: its samplers use the total violation of a trial, which is 0 where
     it is feasible, beside scores without penalties.
 
     The coordinates already carry logarithmic scales and grids, so all are floats to the sampler.
@@ -49,20 +54,20 @@ class OptunaSearch(TrialSearch):
     def _sampler(self) -> optuna.samplers.BaseSampler:
         """Return the sampler, seeded."""
 
-    def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
+    def _begin_with(self, trial_index: int, action: Row) -> NDArray[Any]:
         self._study.enqueue_trial(dict(zip(self._bounds, action.tolist(), strict=True)))
-        return self._suggest(number)
+        return self._suggest(trial_index)
 
-    def _suggest(self, number: int) -> NDArray[Any]:
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
         with quiet():
-            trial = self._trials[number] = self._study.ask(self._bounds)
+            trial = self._trials[trial_index] = self._study.ask(self._bounds)
         return np.array([trial.params[name] for name in self._bounds])
 
-    def _learn(self, number: int, scores: Floats) -> None:
+    def _learn(self, trial_index: int, scores: Floats) -> None:
         with quiet():
-            trial = self._trials.pop(number)
-            if number in self.violations:
-                trial.set_constraint("violation", self.violations[number])
+            trial = self._trials.pop(trial_index)
+            if trial_index in self.violations:
+                trial.set_constraint("violation", self.violations[trial_index])
             self._study.tell(trial, scores.tolist())
 
 
@@ -136,8 +141,8 @@ class MOTPE(OptunaSearch):
 class PrunedTPE(LadderSearch):
     """A configuration climbs the ladder, rung by rung, to the top or until the pruner stops it.
 
-    What is stopped is never asked for again, so that it costs no more. In FedHPO-Bench's code the
-    pruner was built but never connected; here it is. Rungs are eta times one another instead of
+    A stopped configuration is never tried again, so that it costs no more. In FedHPO-Bench's code
+    the pruner was built but never connected; here it is. Rungs are eta times one another instead of
     every round: each is a trial of the environment. With `freeze_thaw=True` it charges the rounds
     that are new; without, every rung starts from scratch.
 
@@ -155,19 +160,19 @@ class PrunedTPE(LadderSearch):
 
     @abstractmethod
     def _pruner(self) -> optuna.pruners.BasePruner:
-        """Return what decides which trials go on."""
+        """Return the pruner, which stops trials."""
 
-    def _suggest(self, number: int) -> NDArray[Any]:
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
         with quiet():
-            if not self._waiting and (given := self.next_given()) is not None:
-                self._study.enqueue_trial(dict(zip(self._bounds, given.tolist(), strict=True)))
+            if not self._waiting and (start := self.next_given()) is not None:
+                self._study.enqueue_trial(dict(zip(self._bounds, start.tolist(), strict=True)))
             job = self._waiting.pop(0) if self._waiting else (self._study.ask(self._bounds), 0)
-        self._jobs[number] = job
+        self._jobs[trial_index] = job
         trial, rung = job
         return self.on_rung(np.array([trial.params[name] for name in self._bounds]), rung)
 
-    def _learn(self, number: int, scores: Floats) -> None:
-        trial, rung = self._jobs.pop(number)
+    def _learn(self, trial_index: int, scores: Floats) -> None:
+        trial, rung = self._jobs.pop(trial_index)
         score = float(scores[0])
         trial.report(score, self._step(rung))
         with quiet():
@@ -179,7 +184,7 @@ class PrunedTPE(LadderSearch):
                 self._waiting.append((trial, rung + 1))
 
     def _step(self, rung: int) -> int:
-        """Return what Optuna counts a rung as: eta^rung, since rates are no whole numbers."""
+        """Return the step of a rung for Optuna: eta^rung, since rates are not integers."""
         return int(self._eta**rung)
 
 

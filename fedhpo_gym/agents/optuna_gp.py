@@ -36,14 +36,14 @@ class GaussianProcessSearch(TrialSearch):
         self._dimensions = problem.search_space.dimensions
         self._space: Space = {f"x{i}": _distribution(d) for i, d in enumerate(self._dimensions)}
 
-    def _suggest(self, number: int) -> NDArray[Any]:
-        rng = stream(self.seed, "gaussian_process", number)
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
+        rng = stream(self.seed, "gaussian_process", trial_index)
         if len(self.results) < self._initial:
             return self.from_unit(rng.random(self.action_space.shape[0]))
         sampler = optuna.samplers.GPSampler(
             seed=int(rng.integers(2**31)), n_startup_trials=self._initial
         )
-        actions, scores = self.told()
+        actions, scores = self.reported()
         study = new_study(sampler)
         # It would warn that a package that speeds it up is missing.
         with quiet(optuna.logging.ERROR):
@@ -57,8 +57,8 @@ class GaussianProcessSearch(TrialSearch):
                     )
                 )
             params = study.ask(self._space).params
-        asked = [(d.values, params[f"x{i}"]) for i, d in enumerate(self._dimensions)]
-        units = [x if values is None else (x + 0.5) / len(values) for values, x in asked]
+        coordinates = [(d.values, params[f"x{i}"]) for i, d in enumerate(self._dimensions)]
+        units = [x if values is None else (x + 0.5) / len(values) for values, x in coordinates]
         return self.from_unit(np.array(units))
 
 

@@ -1,4 +1,10 @@
-"""Learned policies as plain arrays, with numpy alone; loading one runs no code from the file."""
+"""Learned policies as plain arrays, with numpy alone; loading one runs no code from the file.
+
+Training with stable-baselines3, evolution and cloning all return a `Policy`; `PolicyAgent` and
+examples use it. It is a fully connected network that reads named entries of an observation. Actions
+are equal bit for bit for single observations and for batches (..., entry), which vector
+environments rely on.
+"""
 
 import math
 import os
@@ -102,13 +108,17 @@ class Policy:
         """
         rows = self._rows(observation)
         # One vector at a time: a matrix product over many rows rounds otherwise.
-        raw = forward(rows[..., None, :], self.weights, self.biases, self.activation)[..., 0, :]
+        outputs = apply_layers(rows[..., None, :], self.weights, self.biases, self.activation)[
+            ..., 0, :
+        ]
         if self.moves is not None:
-            return moved(observation, self.moves[raw.argmax(axis=-1)], self.action_space)
-        raw = raw.reshape(*rows.shape[:-1], *self.low.shape)
+            return move_last_action(
+                observation, self.moves[outputs.argmax(axis=-1)], self.action_space
+            )
+        outputs = outputs.reshape(*rows.shape[:-1], *self.low.shape)
         if self.output == "tanh":
-            raw = self.low + 0.5 * (np.tanh(raw) + 1.0) * (self.high - self.low)
-        return np.clip(raw, self.low, self.high).astype(np.float32)
+            outputs = self.low + 0.5 * (np.tanh(outputs) + 1.0) * (self.high - self.low)
+        return np.clip(outputs, self.low, self.high).astype(np.float32)
 
     def _rows(self, observation: Observation) -> Singles:
         """Return (..., inputs): the normalised entries side by side."""
@@ -131,17 +141,17 @@ class Policy:
         return np.clip(rows, -self.limit, self.limit).astype(np.float32)
 
 
-def forward(
-    rows: Singles, weights: Sequence[Singles], biases: Sequence[Singles], between: str
+def apply_layers(
+    rows: Singles, weights: Sequence[Singles], biases: Sequence[Singles], activation: str
 ) -> Singles:
-    """Return what the last layer of a network, or of a stack of them, makes of (..., 1, inputs)."""
+    """Return the last layer's (..., 1, outputs) of (..., 1, inputs), for a network or a stack."""
     for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        rows = (ACTIVATIONS[between](rows) if index else rows) @ weight + bias
+        rows = (ACTIVATIONS[activation](rows) if index else rows) @ weight + bias
     return rows
 
 
-def moved(observation: Observation, moves: Singles, space: gym.spaces.Box) -> Singles:
-    """Return last actions, moved by (...) moves as far as the space goes."""
+def move_last_action(observation: Observation, moves: Singles, space: gym.spaces.Box) -> Singles:
+    """Return last actions plus (...) moves, clipped to the space."""
     last = np.asarray(observation["last_action"], dtype=np.float32).reshape(moves.shape)
     return np.asarray(np.clip(last + moves, space.low, space.high))
 
@@ -213,7 +223,7 @@ def load_policy(folder: Path | str) -> Policy:
 
 @runtime_checkable
 class Actor(Protocol):
-    """What has `act`: a learned `Policy`, a hand-made `Schedule`."""
+    """An object with `act`: a learned `Policy` or a hand-made `Schedule`."""
 
     @property
     def action_space(self) -> gym.spaces.Box: ...
@@ -221,7 +231,7 @@ class Actor(Protocol):
 
 
 class PolicyAgent(Agent):
-    """Does what a policy says, and learns nothing more."""
+    """Follows a policy, and learns nothing more."""
 
     learned = "policy"
     seeded = False

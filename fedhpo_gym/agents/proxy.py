@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step, score_of
+from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step, scalar_score
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 
 
 class ProxyTuning(Agent):
-    """Does what was best on a proxy, and learns nothing here.
+    """Tries what was best on a proxy task, and learns nothing itself.
 
     In a trial environment a trial is one configuration, best first, again from the first after the
-    last, at full fidelity. In a round environment the best one is kept for the whole course. A
-    value that this task does not know becomes the nearest that it does.
+    last, at full fidelity. In a round environment the best one is used for the whole course. A
+    value that this task does not have is replaced by the nearest one.
 
     Args:
         configurations: best first, as `best_configurations` returns them.
@@ -38,7 +38,7 @@ class ProxyTuning(Agent):
                 "`configurations` must be what was good on another task, best first, got "
                 f"{configurations}; make them by `agents.proxy.best_configurations`."
             )
-        self._actions = [self._action(one) for one in configurations]
+        self._actions = [self._action(configuration) for configuration in configurations]
         self._turn = 0
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
@@ -57,7 +57,7 @@ class ProxyTuning(Agent):
                 raise InvalidArgumentError(
                     f"`configurations` must name {dimension.name!r}, got {sorted(configuration)}."
                 )
-            value = _nearest(dimension, configuration[dimension.name])
+            value = _nearest_value(dimension, configuration[dimension.name])
             coordinates.append(dimension.encode(value))
         return np.array(coordinates, dtype=np.float32)
 
@@ -68,20 +68,20 @@ class ProxyTuning(Agent):
         self._turn = int(state["turn"])
 
 
-def best_configurations(steps: Iterable[Step], number: int = 10) -> list[dict[str, Any]]:
+def best_configurations(steps: Iterable[Step], count: int = 10) -> list[dict[str, Any]]:
     """Return the configurations of the best trials of a run on another task, best first."""
-    order = sorted(steps, key=lambda step: -score_of(step.reward, step.info))
-    found: list[dict[str, Any]] = []
+    order = sorted(steps, key=lambda step: -scalar_score(step.reward, step.info))
+    configurations: list[dict[str, Any]] = []
     for step in order:
-        if (one := dict(step.info["configuration"])) not in found:
-            found.append(one)
-    return found[:number]
+        if (configuration := dict(step.info["configuration"])) not in configurations:
+            configurations.append(configuration)
+    return configurations[:count]
 
 
-def _nearest(dimension: Dimension, value: Any) -> Value:
+def _nearest_value(dimension: Dimension, value: Any) -> Value:
     if dimension.kind == "category":
         return dimension.validate(value)
-    number = min(max(float(value), dimension.low), dimension.high)
+    clipped = min(max(float(value), dimension.low), dimension.high)
     if dimension.values is not None:
-        return min(dimension.values, key=lambda known: abs(float(known) - number))
-    return dimension.validate(round(number) if dimension.kind == "int" else number)
+        return min(dimension.values, key=lambda candidate: abs(float(candidate) - clipped))
+    return dimension.validate(round(clipped) if dimension.kind == "int" else clipped)

@@ -1,8 +1,8 @@
-"""The only door to stable-baselines3: training a policy in one or several environments.
+"""Training a policy with stable-baselines3, in one or several environments.
 
-Every id follows the protocol of stable-baselines3, `PPO("MultiInputPolicy", gym.make(id))`, and
-observations want to be normalised first. What is here does both in many environments at once,
-seeded, and returns a `Policy` of plain arrays.
+No other module imports stable-baselines3. Every id follows its protocol,
+`PPO("MultiInputPolicy", gym.make(id))`, but observations should be normalised first. `train` does
+both in many environments at once, seeded, and returns a `Policy` of plain arrays.
 """
 
 import random
@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.policy import Policy, moved
+from fedhpo_gym.agents.policy import Policy, move_last_action
 from fedhpo_gym.agents.training import Judge, Progress, Training, Vectors, make_vector
 from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_optional
@@ -79,17 +79,17 @@ def train(
         InvalidArgumentError: none is named, one cannot be used, or their spaces differ.
     """
     require_known("algorithm", algorithm, ALGORITHMS)
-    wanted = [env] if isinstance(env, str | gym.vector.VectorEnv) else list(env)
-    if not wanted:
+    env_list = [env] if isinstance(env, str | gym.vector.VectorEnv) else list(env)
+    if not env_list:
         raise InvalidArgumentError("`env` must name at least one environment, got none")
-    parts = [
-        make_vector(one, num_envs, env_arguments or {}) if isinstance(one, str) else one
-        for one in wanted
+    members = [
+        make_vector(member, num_envs, env_arguments or {}) if isinstance(member, str) else member
+        for member in env_list
     ]
-    joined = JoinedVecEnv(parts, seed, progress, share_starts)
-    double = algorithm == "DDQN"
+    all_envs = JoinedVecEnv(members, seed, progress, share_starts)
+    is_dqn = algorithm == "DDQN"
     options: dict[str, Any] = {
-        **({"gamma": 1.0} if double else {}),
+        **({"gamma": 1.0} if is_dqn else {}),
         "seed": int(stream(seed, "sb3").integers(2**32)),
         "device": "cpu",
         **(settings or {}),
@@ -98,7 +98,7 @@ def train(
     origin = {
         "algorithm": algorithm,
         "seed": seed,
-        "environments": [one if isinstance(one, str) else str(one) for one in wanted],
+        "environments": [member if isinstance(member, str) else str(member) for member in env_list],
         "num_envs": num_envs,
         "env_arguments": dict(env_arguments or {}),
         "share_starts": share_starts,
@@ -109,15 +109,15 @@ def train(
         },
         "stable_baselines3": sb3.__version__,
     }
-    with _own_random_numbers():
-        acted = Moved(joined, widths) if double else joined
-        normalized = VecNormalize(acted, gamma=options.get("gamma", 0.99))
-        kind = DoubleDQN if double else getattr(sb3, algorithm)
+    with _preserve_random_state():
+        action_envs = MoveLastAction(all_envs, widths) if is_dqn else all_envs
+        normalized = VecNormalize(action_envs, gamma=options.get("gamma", 0.99))
+        kind = DoubleDQN if is_dqn else getattr(sb3, algorithm)
         model = kind("MultiInputPolicy", normalized, **options)
 
         def learned() -> Policy:
-            done = {**origin, "steps": int(model.num_timesteps)}
-            return _policy(model.policy, normalized, made_by, done)
+            provenance = {**origin, "steps": int(model.num_timesteps)}
+            return _extract_policy(model.policy, normalized, made_by, provenance)
 
         def watch(*_: Any) -> bool:
             if judge is not None:
@@ -126,15 +126,15 @@ def train(
 
         model.learn(steps, callback=EveryNTimesteps(judge_every, ConvertCallback(watch)))
     policy = learned()
-    for one, part in zip(wanted, parts, strict=True):
-        if isinstance(one, str):
-            part.close()
-    return Training(policy, np.array(joined.episode_returns))
+    for member, env_ in zip(env_list, members, strict=True):
+        if isinstance(member, str):
+            env_.close()
+    return Training(policy, np.array(all_envs.episode_returns))
 
 
 @contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """Leave the global random numbers, which stable-baselines3 seeds and uses, as they were."""
+def _preserve_random_state() -> Iterator[None]:
+    """Restore the global random state, which stable-baselines3 seeds and uses, afterwards."""
     python, legacy, threads = random.getstate(), np.random.get_state(), torch.get_num_threads()  # noqa: NPY002
     torch.set_num_threads(1)  # small networks are faster so, and round the same everywhere
     try:
@@ -146,7 +146,7 @@ def _own_random_numbers() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _policy(
+def _extract_policy(
     learned: Any, normalized: VecNormalize, made_by: str, origin: Mapping[str, Any]
 ) -> Policy:
     """Take the actor of an algorithm's policy apart."""
@@ -160,7 +160,7 @@ def _policy(
         extractor, output = learned.pi_features_extractor, "clip"
         modules = [*learned.mlp_extractor.policy_net, learned.action_net]
     linear = [module for module in modules if isinstance(module, torch.nn.Linear)]
-    between = {type(a).__name__.lower() for a, b in pairwise(modules) if b in linear}
+    activations = {type(a).__name__.lower() for a, b in pairwise(modules) if b in linear}
     box: Any = normalized.unwrapped.action_space
     names = list(extractor.extractors)
     statistics = [normalized.obs_rms[name] for name in names]
@@ -170,10 +170,12 @@ def _policy(
         high=box.high,
         weights=tuple(layer.weight.detach().numpy().T.copy() for layer in linear),
         biases=tuple(layer.bias.detach().numpy().copy() for layer in linear),
-        activation=(between - {"linear"} or {"tanh"}).pop(),
+        activation=(activations - {"linear"} or {"tanh"}).pop(),
         output=output,
-        mean=np.concatenate([k.mean.ravel() for k in statistics]),
-        deviation=np.sqrt(np.concatenate([k.var.ravel() for k in statistics]) + normalized.epsilon),
+        mean=np.concatenate([stats.mean.ravel() for stats in statistics]),
+        deviation=np.sqrt(
+            np.concatenate([stats.var.ravel() for stats in statistics]) + normalized.epsilon
+        ),
         limit=float(normalized.clip_obs),
         made_by=made_by,
         origin=origin,
@@ -184,19 +186,19 @@ def _policy(
 class DoubleDQN(sb3.DQN):
     """DQN whose target takes the action of the online network (van Hasselt et al., 2016).
 
-    The library takes the highest value of the target network. It is shown one value alone.
+    The library takes the highest value of the target network, so it is shown a single value.
     """
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         target: Any = self.q_net_target
-        self.q_net_target = lambda seen: target(seen).gather(  # type: ignore[assignment]
-            1, self.q_net(seen).argmax(dim=1, keepdim=True)
+        self.q_net_target = lambda observations: target(observations).gather(  # type: ignore[assignment]
+            1, self.q_net(observations).argmax(dim=1, keepdim=True)
         )
         super().train(gradient_steps, batch_size)
         self.q_net_target = target
 
 
-class Moved(VecEnvWrapper):
+class MoveLastAction(VecEnvWrapper):
     """Environments whose last action is moved, by one of `moves`, a (K, ...) array."""
 
     def __init__(self, venv: VecEnv, widths: Sequence[float]) -> None:
@@ -206,11 +208,11 @@ class Moved(VecEnvWrapper):
                 f"{venv.observation_space}; use a round environment, `FedHPO-DAC-*`."
             )
         box: Any = venv.action_space
-        size, ways = int(box.low.size), [0.0, *widths, *(-one for one in widths)]
-        if len(ways) ** size <= MOST_MOVES:
-            rows = np.array(list(product(ways, repeat=size)))
+        size, steps = int(box.low.size), [0.0, *widths, *(-width for width in widths)]
+        if len(steps) ** size <= MOST_MOVES:
+            rows = np.array(list(product(steps, repeat=size)))
         else:
-            rows = np.vstack([np.zeros((1, size)), *[one * np.eye(size) for one in ways[1:]]])
+            rows = np.vstack([np.zeros((1, size)), *[width * np.eye(size) for width in steps[1:]]])
         self.moves = rows.reshape(-1, *box.shape).astype(np.float32)
         super().__init__(venv, action_space=gym.spaces.Discrete(len(rows)))
         self._shown: Any = None
@@ -221,7 +223,7 @@ class Moved(VecEnvWrapper):
         return self._shown
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        self.venv.step_async(moved(self._shown, self.moves[actions], self._box))
+        self.venv.step_async(move_last_action(self._shown, self.moves[actions], self._box))
 
     def step_wait(self) -> Any:
         self._shown, *outcome = self.venv.step_wait()
@@ -239,38 +241,38 @@ class JoinedVecEnv(VecEnv):
         share_starts: bool = False,
     ) -> None:
         """Join environments; part j is reset with a seed drawn from stream "sb3_reset", j."""
-        for part in parts:
-            _check_usable(part, parts[0])
+        for env in parts:
+            _check_usable(env, parts[0])
         self.parts = tuple(parts)
         self.episode_returns: list[float] = []
         self._progress = progress
-        drawn = [int(stream(seed, "sb3_reset", j).integers(2**31)) for j in range(len(parts))]
+        seeds = [int(stream(seed, "sb3_reset", j).integers(2**31)) for j in range(len(parts))]
         self._first_seeds: list[int | list[int] | None] = [
-            [one] * part.num_envs if share_starts else one
-            for one, part in zip(drawn, parts, strict=True)
+            [part_seed] * env.num_envs if share_starts else part_seed
+            for part_seed, env in zip(seeds, parts, strict=True)
         ]
-        self._cuts = np.cumsum([part.num_envs for part in parts])[:-1]
+        self._cuts = np.cumsum([env.num_envs for env in parts])[:-1]
         self._actions: NDArray[Any] = np.empty(0)
-        total = sum(part.num_envs for part in parts)
+        total = sum(env.num_envs for env in parts)
         self._returns = np.zeros(total)
         super().__init__(total, parts[0].single_observation_space, parts[0].single_action_space)
 
     def reset(self) -> dict[str, NDArray[Any]]:
         seeds, self._first_seeds = self._first_seeds, [None] * len(self.parts)
         # Ours and SyncVectorEnv take a list of seeds; VectorEnv.reset declares one only.
-        shown = [
-            part.reset(seed=seed)[0]  # type: ignore[arg-type]
-            for part, seed in zip(self.parts, seeds, strict=True)
+        observations = [
+            env.reset(seed=seed)[0]  # type: ignore[arg-type]
+            for env, seed in zip(self.parts, seeds, strict=True)
         ]
         self._returns[:] = 0.0
-        return _side_by_side(shown)
+        return _concatenate(observations)
 
     def step_async(self, actions: NDArray[Any]) -> None:
         self._actions = actions
 
     def step_wait(self) -> Any:
         pieces = np.split(self._actions, self._cuts)
-        outcomes = [part.step(piece) for part, piece in zip(self.parts, pieces, strict=True)]
+        outcomes = [env.step(piece) for env, piece in zip(self.parts, pieces, strict=True)]
         rewards, terminated, truncated = (
             np.concatenate([outcome[field] for outcome in outcomes]) for field in (1, 2, 3)
         )
@@ -281,10 +283,10 @@ class JoinedVecEnv(VecEnv):
         done = terminated | truncated
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         start = 0
-        for part, outcome in zip(self.parts, outcomes, strict=True):
-            for index in np.flatnonzero(done[start : start + part.num_envs]).tolist():
+        for env, outcome in zip(self.parts, outcomes, strict=True):
+            for index in np.flatnonzero(done[start : start + env.num_envs]).tolist():
                 infos[start + index]["terminal_observation"] = outcome[4]["final_obs"][index]
-            start += part.num_envs
+            start += env.num_envs
         self._returns += rewards
         for index in np.flatnonzero(done).tolist():
             infos[index]["TimeLimit.truncated"] = not terminated[index]
@@ -292,12 +294,12 @@ class JoinedVecEnv(VecEnv):
             self._returns[index] = 0.0
         if self._progress is not None:
             self._progress(self.num_envs)
-        shown = _side_by_side([outcome[0] for outcome in outcomes])
-        return shown, rewards.astype(np.float32), done, infos
+        observation = _concatenate([outcome[0] for outcome in outcomes])
+        return observation, rewards.astype(np.float32), done, infos
 
     def close(self) -> None:
-        for part in self.parts:
-            part.close()
+        for env in self.parts:
+            env.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         return [getattr(self.parts[0], attr_name)] * len(list(self._get_indices(indices)))
@@ -314,24 +316,27 @@ class JoinedVecEnv(VecEnv):
         return [False] * len(list(self._get_indices(indices)))
 
 
-def _check_usable(part: Vectors, first: Vectors) -> None:
-    if part.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
+def _check_usable(env: Vectors, first: Vectors) -> None:
+    if env.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
         raise InvalidArgumentError(
             "`env` must be reset in the last step of an episode, got autoreset mode "
-            f'{part.metadata.get("autoreset_mode")}; make it with autoreset_mode="SameStep".'
+            f'{env.metadata.get("autoreset_mode")}; make it with autoreset_mode="SameStep".'
         )
-    shown, acts = part.single_observation_space, part.single_action_space
-    if (shown, acts) != (first.single_observation_space, first.single_action_space):
+    observations, actions = env.single_observation_space, env.single_action_space
+    if (observations, actions) != (first.single_observation_space, first.single_action_space):
         raise InvalidArgumentError(
-            f"`env` must hold environments with equal spaces, got {shown}, {acts} beside "
+            f"`env` must hold environments with equal spaces, got {observations}, {actions} beside "
             f"{first.single_observation_space}, {first.single_action_space}."
         )
-    if not isinstance(acts, gym.spaces.Box) or not isinstance(shown, gym.spaces.Dict):
+    if not isinstance(actions, gym.spaces.Box) or not isinstance(observations, gym.spaces.Dict):
         raise InvalidArgumentError(
-            f"`env` must show a dictionary and act in a Box, got {shown} and {acts}; use it "
-            "without wrappers that replace them."
+            f"`env` must show a dictionary and act in a Box, got {observations} and {actions}; "
+            "use it without wrappers that replace them."
         )
 
 
-def _side_by_side(shown: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    return {name: np.concatenate([part[name] for part in shown]) for name in shown[0]}
+def _concatenate(observations: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    return {
+        name: np.concatenate([observation[name] for observation in observations])
+        for name in observations[0]
+    }

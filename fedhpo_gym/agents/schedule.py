@@ -1,4 +1,4 @@
-"""Hand-made schedules: one configuration, whose learning rate falls as practitioners let it."""
+"""Hand-made schedules: one configuration whose learning rate decays, as practitioners use it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -40,13 +40,13 @@ al., 2016); a hundredth at the end; cosine after a tenth of the rounds that warm
 
 @dataclass(frozen=True)
 class Schedule:
-    """What to do in a round environment when only what is left counts; used as a `Policy` is.
+    """An action as a function of the done share of a course; used as a `Policy` is.
 
     Attributes:
         space: the environment's `search_space`.
         configuration: values of all its dimensions, at first.
         kind: key of `KINDS`.
-        name: what is multiplied in the place of the learning rate.
+        name: dimension that is multiplied instead of the learning rate.
 
     Values end at the edges of their ranges.
     """
@@ -67,7 +67,7 @@ class Schedule:
     def factors(self) -> Mapping[str, Factor]:
         """Factors of values by dimension, of the fraction of a course that is done."""
         factors = KINDS[self.kind].items()
-        return {self.name if name == "learning_rate" else name: own for name, own in factors}
+        return {self.name if name == "learning_rate" else name: factor for name, factor in factors}
 
     def at(self, done: float) -> NDArray[np.float32]:
         """Return the (n,) action where a fraction of a course is done."""
@@ -94,7 +94,7 @@ class Schedule:
             )
         rounds = np.asarray(observation["remaining_rounds"], dtype=np.float64)
         done = 1.0 - np.minimum(rounds, observation.get("remaining_budget", 1.0))[..., 0]
-        actions = np.array([self.at(one) for one in done.ravel().tolist()], dtype=np.float32)
+        actions = np.array([self.at(share) for share in done.ravel().tolist()], dtype=np.float32)
         return actions.reshape(*done.shape, len(self.space))
 
 
@@ -120,8 +120,8 @@ class ScheduleAgent(Agent):
     ) -> None:
         super().__init__(problem)
         space = problem.search_space
-        chosen = space.decode(np.zeros(len(space))) if configuration is None else configuration
-        self.schedule = Schedule(space, chosen, kind, name)
+        values = space.decode(np.zeros(len(space))) if configuration is None else configuration
+        self.schedule = Schedule(space, values, kind, name)
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         return self.schedule.act(observation)

@@ -1,4 +1,10 @@
-"""What agents that search by trials share: who was asked what, what came of it, and their state."""
+"""The base of agents that search by trials: bookkeeping of trials, and their state.
+
+Nearly all agents of trials derive from `TrialSearch`. A subclass implements `_suggest`, which
+returns the action of a trial, and may implement `_learn`. Trials are numbered from 0 in the order
+of `ask`, and may be reported in any order, because simulated workers run them side by side.
+Coordinates are those of the action box, or of the unit cube (`to_unit`, `from_unit`).
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, Process, SearchProblem, Step, score_of
+from fedhpo_gym.agents.base import Agent, Observation, Process, SearchProblem, Step, scalar_score
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.space import Dimension
@@ -18,22 +24,22 @@ Row = NDArray[np.float32]
 class TrialSearch(Agent):
     """An optimizer of trials. `ask` may be called several times before a `tell`.
 
-    Trials are told in any order; a told action belongs to the oldest open trial with it. A score
-    that is no finite number counts as minus infinity: worse than any other.
+    Trials are reported in any order; a reported action belongs to the oldest open trial with it. A
+    score that is not finite counts as minus infinity, worse than any other.
 
-    On a pool, every suggestion is moved to the nearest configuration that was not asked at its
-    fidelity yet (`_in_pool`), because a second look at the same one would teach nothing. Requests
-    of different fidelities can still get one answer, where a pool does not have all of them.
+    On a pool, every suggestion is moved to the nearest configuration that was not tried at its
+    fidelity yet (`_to_pool`), because its evaluation would be the same again. Trials of different
+    fidelities can still have the same result, where a pool does not have all fidelities.
 
-    The state is what was asked and told, in order. Restoring it tells all of it to a new agent.
-    With `replays`, that agent is asked again, too, so that whatever it draws, it has drawn.
+    The state is the sequence of `ask` and `tell`. Restoring it reports all results to a new agent.
+    With `replays`, `ask` is called again, too, so that random streams advance as before.
 
     Attributes:
-        takes_constraints: whether it hears violations as such, and scores without penalties.
-        replays: whether what it suggests changes more than what is noted here.
-        actions: (n,) what was asked, oldest first.
-        results: number of a trial -> its (k,) scores, in the order in which they were told.
-        violations: number of a trial -> its total violation of constraints, where it has any.
+        takes_constraints: whether it uses violations, with scores without penalties.
+        replays: whether `ask` changes state that is not recorded here, such as a random stream.
+        actions: (n,) action of each trial, oldest first.
+        results: index of a trial -> its (k,) scores, in the order in which they were reported.
+        violations: index of a trial -> its total violation of constraints, where it has any.
     """
 
     acts_on: ClassVar[tuple[Process, ...]] = ("trial",)
@@ -48,37 +54,37 @@ class TrialSearch(Agent):
         self.results: dict[int, Floats] = {}
         self.violations: dict[int, float] = {}
         self._open: dict[bytes, list[int]] = {}
-        self._asked_by_then: list[int] = []
-        self._places: dict[bytes, int] = {}  # suggested configuration -> its place in the pool
+        self._num_asked: list[int] = []
+        self._pool_rows: dict[bytes, int] = {}  # suggested configuration -> its place in the pool
         self._asked: set[bytes] = set()
         self._first = self.first_actions()
 
     @abstractmethod
-    def _suggest(self, number: int) -> NDArray[Any]:
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
         """Return the action of trial `number`, counted from 0."""
 
-    def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
-        """Return the action of a trial whose configuration `problem.start` gives."""
-        del number
+    def _begin_with(self, trial_index: int, action: Row) -> NDArray[Any]:
+        """Return the action of a trial whose configuration is one of `problem.start`."""
+        del trial_index
         return action
 
-    def _learn(self, number: int, scores: Floats) -> None:
-        """Take in the (k,) scores of a trial; by default, nothing more is made of them."""
+    def _learn(self, trial_index: int, scores: Floats) -> None:
+        """Learn from the (k,) scores of a trial; by default, they are only recorded."""
 
     def ask(self, observation: Observation) -> Row:
-        box, number = self.action_space, len(self.actions)
-        if number < len(self._first):
-            wanted = self._begin_with(number, self._first[number])
+        box, trial_index = self.action_space, len(self.actions)
+        if trial_index < len(self._first):
+            suggestion = self._begin_with(trial_index, self._first[trial_index])
         else:
-            wanted = self._suggest(number)
-        action = self._in_pool(np.clip(np.asarray(wanted, dtype=np.float32), box.low, box.high))
-        self._note(action)
+            suggestion = self._suggest(trial_index)
+        action = self._to_pool(np.clip(np.asarray(suggestion, dtype=np.float32), box.low, box.high))
+        self._record_asked(action)
         return action.copy()
 
     def tell(self, step: Step) -> None:
         is_vector = self.rewards != "scalar" and np.ndim(step.reward) > 0
-        given = step.reward if is_vector else score_of(step.reward, step.info)
-        scores = np.atleast_1d(np.asarray(given, dtype=np.float64))
+        value = step.reward if is_vector else scalar_score(step.reward, step.info)
+        scores = np.atleast_1d(np.asarray(value, dtype=np.float64))
         key = np.asarray(step.action, dtype=np.float32).tobytes()
         if not self._open.get(key):
             raise InvalidArgumentError(
@@ -87,13 +93,13 @@ class TrialSearch(Agent):
         if self.takes_constraints and self.problem.constrained:
             self.violations[self._open[key][0]] = float(step.info["violation"])
             scores = scores + step.info.get("penalty", 0.0)
-        self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
+        self._record_result(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
 
-    def _in_pool(self, action: Row) -> Row:
-        """Return the action of the pool that stands for an (n,) one; itself where there is no pool.
+    def _to_pool(self, action: Row) -> Row:
+        """Return the nearest untried action of the pool to an (n,) one; itself without a pool.
 
-        A configuration that is suggested again at another fidelity, as promotions are, stays the
-        one that it was moved to.
+        A configuration that is suggested again at another fidelity, as promotions are, is moved to
+        the same one again.
         """
         pool, space = self.problem.pool, self.problem.search_space
         if pool is None:
@@ -102,17 +108,19 @@ class TrialSearch(Agent):
         rounded = space.encode_columns(space.decode_columns(action[None]))[0]
         choices = np.where(is_fidelity, rounded, pool)
         suggested = action[~is_fidelity].tobytes()
-        place = self._places.get(suggested)
-        if place is None or choices[place].tobytes() in self._asked:
+        row = self._pool_rows.get(suggested)
+        if row is None or choices[row].tobytes() in self._asked:
             distance = ((space.features(choices) - space.features(action[None])) ** 2).sum(axis=1)
             order = np.argsort(distance, kind="stable").tolist()
-            untried = (one for one in order if choices[one].tobytes() not in self._asked)
-            self._places[suggested] = place = next(untried, order[0])
-        return np.asarray(choices[place], dtype=np.float32)
+            untried = (
+                candidate for candidate in order if choices[candidate].tobytes() not in self._asked
+            )
+            self._pool_rows[suggested] = row = next(untried, order[0])
+        return np.asarray(choices[row], dtype=np.float32)
 
-    def told(self) -> tuple[Floats, Floats]:
-        """Return (m, n) actions and (m, k) finite scores of told trials, the worst for infinite."""
-        actions = self._of(list(self.results))
+    def reported(self) -> tuple[Floats, Floats]:
+        """Return (m, n) actions and (m, k) scores of reported trials; infinite ones are clipped."""
+        actions = self._actions_of(list(self.results))
         scores = np.array(list(self.results.values()), dtype=np.float64)
         if not len(scores):
             return actions, scores.reshape(0, 1)
@@ -121,15 +129,19 @@ class TrialSearch(Agent):
         return actions, np.where(finite, scores, np.where(np.isfinite(worst), worst, 0.0))
 
     def in_flight(self) -> Floats:
-        """Return (m, n) the actions of trials that were asked and not told yet, oldest first."""
-        numbers = sorted(number for numbers in self._open.values() for number in numbers)
-        return self._of(numbers)
+        """Return (m, n) the actions of trials that are not reported yet, oldest first."""
+        trial_indices = sorted(
+            trial_index for trial_indices in self._open.values() for trial_index in trial_indices
+        )
+        return self._actions_of(trial_indices)
 
-    def _of(self, numbers: Sequence[int]) -> Floats:
-        """Return the (m, n) actions of some trials; those that mean the same are the same."""
+    def _actions_of(self, trial_indices: Sequence[int]) -> Floats:
+        """Return the (m, n) actions of some trials, canonical where coordinates are inactive."""
         width = self.action_space.shape[0]
-        given = np.array([self.actions[i] for i in numbers], dtype=np.float64).reshape(-1, width)
-        return np.asarray(self.problem.search_space.canonical(given))
+        actions = np.array([self.actions[i] for i in trial_indices], dtype=np.float64).reshape(
+            -1, width
+        )
+        return np.asarray(self.problem.search_space.canonical(actions))
 
     def from_unit(self, points: NDArray[Any]) -> NDArray[np.float32]:
         """Return the actions of (..., n) points of the unit cube."""
@@ -144,19 +156,19 @@ class TrialSearch(Agent):
 
     def on_grid(self, points: Floats) -> Floats:
         """Return (m, n) points of the unit cube, moved to the middle of their cells."""
-        moved = points.copy()
+        centres = points.copy()
         for i, dimension in enumerate(self.problem.search_space.dimensions):
             if has_cells(dimension):
                 values = dimension.decode_many(2.0 * points[:, i] - 1.0)
-                moved[:, i] = (dimension.encode_many(values) + 1.0) / 2.0
-        return moved
+                centres[:, i] = (dimension.encode_many(values) + 1.0) / 2.0
+        return centres
 
     def first_untried(self, points: Floats) -> Floats:
-        """Return the first of (m, n) points whose cell was not asked yet, or the first."""
-        asked = self.on_grid(self.to_unit(self._of(range(len(self.actions)))))
-        known = {cell.tobytes() for cell in asked.astype(np.float32)}
+        """Return the first of (m, n) points whose cell was not tried yet, or the first."""
+        cells_tried = self.on_grid(self.to_unit(self._actions_of(range(len(self.actions)))))
+        tried = {cell.tobytes() for cell in cells_tried.astype(np.float32)}
         for point, cell in zip(points, self.on_grid(points).astype(np.float32), strict=True):
-            if cell.tobytes() not in known:
+            if cell.tobytes() not in tried:
                 return np.asarray(point)
         return np.asarray(points[0])
 
@@ -164,9 +176,9 @@ class TrialSearch(Agent):
         return {
             "actions": [action.tolist() for action in self.actions],
             "told": [
-                [then, number, [float(s) if np.isfinite(s) else None for s in scores]]
-                for then, (number, scores) in zip(
-                    self._asked_by_then, self.results.items(), strict=True
+                [num_asked, trial_index, [float(s) if np.isfinite(s) else None for s in scores]]
+                for num_asked, (trial_index, scores) in zip(
+                    self._num_asked, self.results.items(), strict=True
                 )
             ],
             "violations": [*map(list, self.violations.items())],
@@ -179,10 +191,12 @@ class TrialSearch(Agent):
                 "times; make another one."
             )
         actions = [np.array(action, dtype=np.float32) for action in state["actions"]]
-        self.violations = {int(number): v for number, v in state.get("violations", [])}
-        for then, number, scores in state["told"]:
-            self._ask_again(actions[: int(then)])
-            self._take_in(int(number), np.array([-np.inf if s is None else s for s in scores]))
+        self.violations = {int(trial_index): v for trial_index, v in state.get("violations", [])}
+        for num_asked, trial_index, scores in state["told"]:
+            self._ask_again(actions[: int(num_asked)])
+            self._record_result(
+                int(trial_index), np.array([-np.inf if s is None else s for s in scores])
+            )
         self._ask_again(actions)
 
     def _ask_again(self, actions: list[Row]) -> None:
@@ -194,23 +208,25 @@ class TrialSearch(Agent):
                     "agent for the same problem, with the same seed and options."
                 )
             if not self.replays:
-                self._note(action)
+                self._record_asked(action)
 
-    def _note(self, action: Row) -> None:
+    def _record_asked(self, action: Row) -> None:
         self._open.setdefault(action.tobytes(), []).append(len(self.actions))
         self._asked.add(action.tobytes())
         self.actions.append(action)
 
-    def _take_in(self, number: int, scores: Floats) -> None:
-        numbers = self._open.get(self.actions[number].tobytes(), [])
-        if number not in numbers:
-            raise DamagedDataError(f"`state` tells trial {number} twice, or before it was asked.")
-        numbers.remove(number)
-        self._asked_by_then.append(len(self.actions))
-        self.results[number] = scores
-        self._learn(number, scores)
+    def _record_result(self, trial_index: int, scores: Floats) -> None:
+        open_trials = self._open.get(self.actions[trial_index].tobytes(), [])
+        if trial_index not in open_trials:
+            raise DamagedDataError(
+                f"`state` tells trial {trial_index} twice, or before it was asked."
+            )
+        open_trials.remove(trial_index)
+        self._num_asked.append(len(self.actions))
+        self.results[trial_index] = scores
+        self._learn(trial_index, scores)
 
 
 def has_cells(dimension: Dimension) -> bool:
-    """Return whether a coordinate stands for finitely many values, a cell each."""
+    """Return whether a coordinate is divided into cells, one for each of finitely many values."""
     return dimension.values is not None or dimension.kind == "int"

@@ -28,14 +28,14 @@ class _Spread(TrialSearch):
         self._block = -1
         self._points: Floats = np.empty((0, self.action_space.shape[0]))
 
-    def _suggest(self, number: int) -> NDArray[Any]:
-        block, turn = divmod(number, self.size)
+    def _suggest(self, trial_index: int) -> NDArray[Any]:
+        block, turn = divmod(trial_index, self.size)
         if block != self._block:
-            self._points, self._block = self._drawn(block), block
+            self._points, self._block = self._draw_block(block), block
         return self.from_unit(self._points[turn])
 
     @abstractmethod
-    def _drawn(self, block: int) -> Floats:
+    def _draw_block(self, block: int) -> Floats:
         """Return (size, n) points of the unit cube."""
 
 
@@ -47,7 +47,7 @@ class SobolSearch(_Spread):
 
     size = 1024
 
-    def _drawn(self, block: int) -> Floats:
+    def _draw_block(self, block: int) -> Floats:
         rng = stream(self.seed, "sobol", block)
         return np.asarray(qmc.Sobol(self.action_space.shape[0], rng=rng).random(self.size))
 
@@ -60,6 +60,6 @@ class LatinHypercube(_Spread):
 
     size = 32
 
-    def _drawn(self, block: int) -> Floats:
+    def _draw_block(self, block: int) -> Floats:
         rng = stream(self.seed, "latin_hypercube", block)
         return np.asarray(qmc.LatinHypercube(self.action_space.shape[0], rng=rng).random(self.size))

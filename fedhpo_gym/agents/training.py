@@ -1,4 +1,4 @@
-"""What all ways to learn a policy share: environments side by side, and what is learned."""
+"""Shared parts of all ways to learn a policy: environments side by side, and the result."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Vectors = gym.vector.VectorEnv[Any, Any, Any]
 Progress = Callable[[int], object]
 """Called with the number of steps of environments since the last call."""
 Judge = Callable[[int, Policy], object]
-"""Called with the number of steps of environments so far, and what is learned by then."""
+"""Called with the number of steps of environments so far, and the policy of that time."""
 Moment = tuple[dict[str, NDArray[Any]], NDArray[Any], NDArray[Any], NDArray[np.bool_]]
 
 
@@ -48,14 +48,14 @@ def play(
     `act` is given the number of a step, from 0, and observations; `start` are arguments of `reset`.
 
     Yields:
-        For each step observations, actions, rewards (0 after the end), and whose episode goes on.
+        For each step observations, actions, rewards (0 after the end), and which episodes run.
     """
-    shown, _ = env.reset(**start)
+    observation, _ = env.reset(**start)
     alive, step = np.ones(env.num_envs, dtype=np.bool_), 0
     while alive.any():
-        actions = act(step, shown)
-        after, rewards, terminated, truncated, _ = env.step(actions)
+        actions = act(step, observation)
+        next_observation, rewards, terminated, truncated, _ = env.step(actions)
         if progress is not None:
             progress(env.num_envs)
-        yield shown, actions, np.where(alive, rewards, 0.0), alive
-        shown, alive, step = after, alive & ~(terminated | truncated), step + 1
+        yield observation, actions, np.where(alive, rewards, 0.0), alive
+        observation, alive, step = next_observation, alive & ~(terminated | truncated), step + 1

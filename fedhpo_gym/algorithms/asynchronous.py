@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, moved
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, shift_model
 from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.space import Dimension
 
@@ -63,7 +63,7 @@ class Asynchronous(Algorithm):
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
         """Step along `average`, the mean of discounted updates."""
-        return moved(parameters, self.rate(context), average), state
+        return shift_model(parameters, self.rate(context), average), state
 
 
 class FedAsync(Asynchronous):

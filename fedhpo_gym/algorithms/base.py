@@ -265,7 +265,7 @@ def fit(values: Array, parameter: Array) -> Array:
     return values.reshape(-1, *(1,) * (parameter.ndim - 2))
 
 
-def moved(parameters: Parameters, rate: Array, along: Parameters) -> Parameters:
+def shift_model(parameters: Parameters, rate: Array, along: Parameters) -> Parameters:
     """Return parameters plus (items,) rates times what they move along."""
     return {name: value + fit(rate, value) * along[name] for name, value in parameters.items()}
 

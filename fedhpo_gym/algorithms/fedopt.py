@@ -1,6 +1,14 @@
 """FedOpt and FedNova: SGD with momentum on the server."""
 
-from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit, moved
+from fedhpo_gym.algorithms.base import (
+    Algorithm,
+    Array,
+    Context,
+    Parameters,
+    at_least,
+    fit,
+    shift_model,
+)
 from fedhpo_gym.space import Dimension
 
 
@@ -29,7 +37,9 @@ class FedOpt(Algorithm):
             name: fit(momentum, value) * state[name] + (value - average[name])
             for name, value in parameters.items()
         }
-        return moved(parameters, -context.hyperparameters["server_learning_rate"], buffer), buffer
+        return shift_model(
+            parameters, -context.hyperparameters["server_learning_rate"], buffer
+        ), buffer
 
 
 LENGTH = "length of local training"
@@ -67,7 +77,9 @@ class FedNova(FedOpt):
             name: fit(momentum, value) * state[name] + fit(length, value) * average[name]
             for name, value in parameters.items()
         }
-        return moved(parameters, context.hyperparameters["server_learning_rate"], buffer), buffer
+        return shift_model(
+            parameters, context.hyperparameters["server_learning_rate"], buffer
+        ), buffer
 
 
 def length_of(context: Context) -> Array:

@@ -1,6 +1,14 @@
 """SCAFFOLD (Karimireddy et al., 2020): control variates correct the drift of local training."""
 
-from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, at_least, fit, moved
+from fedhpo_gym.algorithms.base import (
+    VARIATE,
+    Algorithm,
+    Context,
+    Parameters,
+    at_least,
+    fit,
+    shift_model,
+)
 from fedhpo_gym.algorithms.fedopt import length_of
 from fedhpo_gym.space import Dimension
 
@@ -56,4 +64,4 @@ class Scaffold(Algorithm):
     ) -> tuple[Parameters, Parameters]:
         rate = context.hyperparameters["server_learning_rate"]
         share = context.num_sampled / context.num_clients
-        return moved(parameters, rate, average), moved(state, share, average)
+        return shift_model(parameters, rate, average), shift_model(state, share, average)

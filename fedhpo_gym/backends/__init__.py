@@ -30,7 +30,13 @@ from fedhpo_gym.core.identity import BUILT_TABLE, Identity
 from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.catalogue import find, has_sample, has_table, list_names, require_import
+from fedhpo_gym.stored.catalogue import (
+    find_stored,
+    has_sample,
+    has_table,
+    list_names,
+    require_import,
+)
 from fedhpo_gym.stored.table import SUFFIX
 from fedhpo_gym.tasks import Task, versions_of
 
@@ -137,7 +143,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         if lacks and (here := [f"backend={x!r}" for x in STORED if x != name and STORED[x](task)]):
             lack = str(error).partition(";")[0]
             raise MissingDataError(f"{lack}; use {here[0]}, or train: backend='raw'") from error
-        others = elsewhere(task) if lacks else []
+        others = ids_with_stored_data(task) if lacks else []
         if not others:
             raise
         raise MissingDataError(f"{error}; or take another version: {', '.join(others)}") from error
@@ -157,7 +163,7 @@ def _require_data(backend: Backend) -> None:
 
 
 @validate_call
-def elsewhere(task: Task) -> list[str]:
+def ids_with_stored_data(task: Task) -> list[str]:
     """Return other versions whose same variant has stored numbers, and the backends of these."""
     own = ("preprocessing", "precision")  # each version says what they are by default
     kept = (*(name for name in task.options if name not in own), "settings")
@@ -311,7 +317,7 @@ def at_value(task: Task, value: float) -> Task:
 
 def _identities(suffix: str, task: str) -> Iterator[Identity]:
     """Yield what the cards of a task say that they belong to; damaged ones are left out."""
-    for card in filter(None, (find(stem, suffix) for stem in list_names(suffix))):
+    for card in filter(None, (find_stored(stem, suffix) for stem in list_names(suffix))):
         # Whoever opens it says what is wrong.
         with suppress(OSError, ValueError, TypeError):
             identity = Identity.from_card(read_json(card))
@@ -329,7 +335,7 @@ __all__ = [
     "StoredBackend",
     "check_options",
     "default_backend",
-    "elsewhere",
+    "ids_with_stored_data",
     "make_backend",
     "open_courses",
 ]

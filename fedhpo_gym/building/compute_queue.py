@@ -24,7 +24,7 @@ from fedhpo_gym.core.archive import EMBEDDED_FOLDER, require_writable, second_fo
 from fedhpo_gym.core.checks import CheckedFields, Range, coerce_record, short_repr, validate_call
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.files import new_file, read_json, read_toml
-from fedhpo_gym.stored.catalogue import find
+from fedhpo_gym.stored.catalogue import find_stored
 from fedhpo_gym.stored.surrogate import has_surrogate
 from fedhpo_gym.stored.table import SUFFIX, Sample
 from fedhpo_gym.tasks import Task, get_task
@@ -175,7 +175,7 @@ def _recorded_fingerprint(design: SampleDesign, folder: Path) -> str | None:
     files = folder.glob(f"parts/{glob.escape(name)}-{design.kind}-*/{FINGERPRINT}")
     if newest := max(files, key=lambda file: file.stat().st_mtime, default=None):
         return newest.read_text("utf-8", "replace").strip()
-    card = find(name, f"{SUFFIX}.json")
+    card = find_stored(name, f"{SUFFIX}.json")
     return None if card is None else Sample(card).card.get(FINGERPRINT)
 
 

@@ -42,8 +42,8 @@ from fedhpo_gym.stored.meta_data import (
     MetaSurrogate,
     costs_of,
     encoded,
-    score_of,
-    stem,
+    explained_entropy,
+    meta_data_stem,
 )
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.meta import META_SPACES, RATES, MetaTask, meta_tasks
@@ -245,8 +245,8 @@ def write_meta_data(
     }
     card = {
         "format": FORMAT,
-        "name": stem(space),
-        "task": stem(space),
+        "name": meta_data_stem(space),
+        "task": meta_data_stem(space),
         "version": 1,
         "search_space": task.space.to_dict(),
         "rounds": list(task.evaluated_rounds),
@@ -269,7 +269,7 @@ def write_meta_data(
         entropy = [one.task.label_entropy for one in tasks]
         added, said = _surrogate(entropy, features.reshape(*pools.shape[:2], -1), arrays)
         arrays, card = {**arrays, **added}, {**card, **said}
-    return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
+    return write_archive(folder, f"{meta_data_stem(space)}{SUFFIX}", card, arrays)
 
 
 def _surrogate(
@@ -282,7 +282,7 @@ def _surrogate(
     rows = np.concatenate([features[0, :shared], own])
     model = MetaSurrogate(fitted.arrays)
     highest = [
-        float(score_of(model.predict(task, rows)[:, 0], np.array(of)).max())
+        float(explained_entropy(model.predict(task, rows)[:, 0], np.array(of)).max())
         for task, of in enumerate(entropy)
     ]
     said = {

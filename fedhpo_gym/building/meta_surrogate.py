@@ -15,7 +15,7 @@ from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import kendall
-from fedhpo_gym.stored.meta_data import KNOTS, LOWEST, STEP, MetaSurrogate, gate
+from fedhpo_gym.stored.meta_data import KNOTS, LOWEST, STEP, MetaSurrogate, smooth_gate
 from fedhpo_gym.stored.surrogate_models import MAX_WEIGHT, WEIGHT_BITS, on_grid
 
 FOLDS: Final = 5
@@ -177,7 +177,7 @@ def _slopes(parts: list[Singles], slopes: list[Singles], rows: Singles, wanted: 
         inverse = 1.0 / np.sqrt(1.0 + sums * sums)
         share = sums * inverse
         rises.append(0.5 * (1.0 + share + share * inverse * inverse))
-        hidden.append(gate(sums))
+        hidden.append(smooth_gate(sums))
     delta = hidden[-1] @ parts[layers - 1] + parts[-1] - wanted
     delta *= np.array(IMPORTANCE, np.float32) * np.float32(2.0 / wanted[0].size)
     for layer in reversed(range(layers)):

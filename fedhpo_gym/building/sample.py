@@ -23,7 +23,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.catalogue import find
+from fedhpo_gym.stored.catalogue import find_stored
 from fedhpo_gym.stored.table import CROSSED, ENDS, LAST_ROUND, SUFFIX, Sample, write_sample
 from fedhpo_gym.tasks import Task
 
@@ -202,7 +202,7 @@ class SampleDesign(design.Design[SampleUnit]):
     @cached_property
     def _stored(self) -> Sample | None:
         """The stored sample that this design extends: one of the same plan."""
-        card = find(self.task.table_name, f"{SUFFIX}.json")
+        card = find_stored(self.task.table_name, f"{SUFFIX}.json")
         if card is None:
             return None
         sample = Sample(card)

@@ -22,9 +22,9 @@ from fedhpo_gym.stored.surrogate_rows import (
     COMPRESSED_CLIENTS,
     SPREAD_OUTPUTS,
     CurveInputs,
+    client_shares,
     products_of,
     to_outputs,
-    weights_of,
 )
 from fedhpo_gym.stored.table import Sample, Table
 from fedhpo_gym.tasks import task_of
@@ -344,7 +344,7 @@ class FittingTable:
         scales = [np.array([d.encode(value) for value in points.grid]) for d, points in pairs]
         coordinates = [scale[i] for scale, i in zip(scales, at[:-2], strict=True)]
         rates, seed = np.array(table.rates)[at[-2]], at[-1].astype(np.int64)
-        seed_weights = weights_of(table.num_samples)
+        seed_weights = client_shares(table.num_samples)
         outputs, final = _outputs(table, chosen, 0, seed_weights[seed])
         return FittingRows(
             inputs=self.inputs.rows_of_one_seed(np.column_stack(coordinates), rates, seed),
@@ -413,7 +413,7 @@ class FittingSample:
         seed = sample.codes("seed")[chosen].astype(np.int64)
         coordinates = np.stack([self.inputs.space.encode(c) for c in self._configurations])
         rates = sample.codes("client_sample_rate")[chosen]
-        seed_weights = weights_of(sample.num_samples)
+        seed_weights = client_shares(sample.num_samples)
         trained = sample.trained[chosen]
         outputs, final = _outputs(sample, chosen, 1, seed_weights[seed])
         outputs[~trained] = np.nan

@@ -19,7 +19,7 @@ from fedhpo_gym.core.arrays import Floats, Singles
 from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.stored.meta_data import COSTS, MetaData, gate, open_meta_data
+from fedhpo_gym.stored.meta_data import COSTS, MetaData, open_meta_data, smooth_gate
 from fedhpo_gym.stored.surrogate_models import MAX_WEIGHT, ROW_BITS, WEIGHT_BITS, on_grid
 from fedhpo_gym.stored.task_generator import (
     FORMAT,
@@ -33,7 +33,7 @@ from fedhpo_gym.stored.task_generator import (
     TASKS,
     GeneratedTasks,
     TaskGenerator,
-    stem,
+    generator_stem,
 )
 from fedhpo_gym.tasks.meta import GENERATED_SPACES
 
@@ -70,8 +70,8 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
     arrays = _fitted(data, train, seed)
     card = {
         "format": FORMAT,
-        "name": stem(space),
-        "task": stem(space),
+        "name": generator_stem(space),
+        "task": generator_stem(space),
         "version": 1,
         "search_space": data.space.to_dict(),
         "rounds": list(data.rounds),
@@ -88,9 +88,9 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
         "build_command": f"fedhpo-gym generator {space}" + (f" --seed {seed}" if seed else ""),
     }
     with TemporaryDirectory() as aside:  # the elites are not known yet
-        path = write_archive(Path(aside), f"{stem(space)}{SUFFIX}", card, arrays)
+        path = write_archive(Path(aside), f"{generator_stem(space)}{SUFFIX}", card, arrays)
         arrays["elites"] = _elites(TaskGenerator(path), data, train, seed)
-    return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
+    return write_archive(folder, f"{generator_stem(space)}{SUFFIX}", card, arrays)
 
 
 def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, Singles]:
@@ -187,7 +187,7 @@ def _noise(weights: Mapping[str, Singles], inputs: Floats, wanted: Floats) -> di
     hidden = inputs
     for layer in range(layers):
         bias = weights[f"bias_{layer}"][:, None].astype(np.float64)
-        hidden = (gate(hidden) if layer else hidden) @ weights[f"weight_{layer}"] + bias
+        hidden = (smooth_gate(hidden) if layer else hidden) @ weights[f"weight_{layer}"] + bias
     answers = hidden[..., : wanted.shape[1]]
     away = (wanted - answers).reshape(-1, wanted.shape[1])
     answers = answers.reshape(away.shape)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, require_optional
 from fedhpo_gym.envs.arguments import RENDERING, PlainSpec
-from fedhpo_gym.envs.vector import EpisodeDraws, Layout, Observations
+from fedhpo_gym.envs.vector import EpisodeDraws, ObservationLayout, Observations
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
 
@@ -114,7 +114,7 @@ class SetupEnv(DrawnEnv):
         self.action_space = setup.action_space  # type: ignore[assignment]
         self.observation_space = setup.observation_space  # type: ignore[assignment]
         self.reward_space = setup.reward_space
-        self._layout = Layout(setup.observation_space)
+        self._layout = ObservationLayout(setup.observation_space)
         self._frame = np.zeros((1, self._layout.size), dtype=np.float32)
         self._ready = False
 

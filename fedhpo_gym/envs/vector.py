@@ -28,7 +28,7 @@ from fedhpo_gym.space.dimension import ACTION_SLACK
 Observations = dict[str, NDArray[np.float32]]
 
 
-class Layout:
+class ObservationLayout:
     """Where the entries of an observation lie in a row of numbers, as gymnasium flattens it."""
 
     def __init__(self, space: gym.spaces.Dict) -> None:
@@ -70,7 +70,7 @@ def masked(info: Mapping[str, Any], mask: Bools) -> dict[str, Any]:
     return out
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def masked_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return an (n,) masked array of every key of n rows; of objects where values are strings."""
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
@@ -90,7 +90,7 @@ def row_of(info: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-def listed(describe: Callable[[int], Mapping[str, Any]], mask: Bools) -> dict[str, Any]:
+def as_object_arrays(describe: Callable[[int], Mapping[str, Any]], mask: Bools) -> dict[str, Any]:
     """Return infos, as (n,) arrays of objects, of what each environment of an (n,) mask says."""
     out: dict[str, Any] = {}
     for index in np.flatnonzero(mask):
@@ -150,7 +150,7 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
         self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(action_space, num_envs)
-        self.layout = Layout(observation_space)
+        self.layout = ObservationLayout(observation_space)
         self._copy = coerce("copy", copy, bool)
         self._frame = np.zeros((num_envs, self.layout.size), dtype=np.float32)
         self._done = np.zeros(num_envs, dtype=np.bool_)
@@ -188,7 +188,7 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
             self._instances = None
         self._done[mask] = False
         self._was_reset |= mask
-        return self._observations(), listed(self._process.describe, mask)
+        return self._observations(), as_object_arrays(self._process.describe, mask)
 
     def step(
         self, actions: ArrayLike

@@ -15,9 +15,9 @@ from fedhpo_gym.algorithms.base import Algorithm, fit
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
-from fedhpo_gym.fl.course import Course, CourseState, JobClock, Needs
+from fedhpo_gym.fl.course import BatchKey, Course, CourseState, TrainingClock
 from fedhpo_gym.fl.group import Group
-from fedhpo_gym.fl.participants import Items, Names
+from fedhpo_gym.fl.participants import ClientBatch, StreamNames
 from fedhpo_gym.fl.trainer import LocalResult, Values
 
 
@@ -72,7 +72,7 @@ def until_aggregation(
     reports: int,
     at_once: int,
     num_clients: int,
-    clock: JobClock,
+    clock: TrainingClock,
     seed: int,
 ) -> tuple[Queue, Sequence[Job], Sequence[Job]]:
     """Let clients train, idle ones drawn uniformly, until reports are enough to aggregate.
@@ -122,7 +122,7 @@ class AsynchronousGroup(Group):
                 f"stays with the clients, such as {min(personal)!r}; use a synchronous one"
             )
 
-    def configure(self, courses: Sequence[Course], needed: Sequence[Needs]) -> None:
+    def configure(self, courses: Sequence[Course], needed: Sequence[BatchKey]) -> None:
         """Take the courses' hyperparameters; clients finish what they began as they began it."""
         super().configure(courses, needed)
         self._clocks = [course.clock or OneSecondEach() for course in courses]
@@ -222,7 +222,7 @@ class AsynchronousGroup(Group):
         self._add_updates(result, self._parameters, mean)
         self._observe(result, self._parameters, mean, feedback, index, metrics)
 
-    def _items(self, jobs: Sequence[tuple[int, Job]]) -> Items:
+    def _items(self, jobs: Sequence[tuple[int, Job]]) -> ClientBatch:
         """Return the items of jobs; random numbers are named by a job, as by a round elsewhere."""
         self._numbers = [job.number for _, job in jobs]
         return self.roster.items_of(
@@ -231,10 +231,10 @@ class AsynchronousGroup(Group):
             np.arange(len(jobs)),
         )
 
-    def _names(self, items: Items | None) -> Names:
+    def _names(self, items: ClientBatch | None) -> StreamNames:
         if items is None:
             return super()._names(None)
-        return Names(self._trainer.federation.seed, self._numbers, items.drawers)
+        return StreamNames(self._trainer.federation.seed, self._numbers, items.drawers)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         raise InvalidArgumentError(

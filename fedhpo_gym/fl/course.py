@@ -19,7 +19,7 @@ FULL_BATCH = 2**31 - 1
 """Batch size of courses whose configuration names none: one step takes the whole training split."""
 
 
-class JobClock(Protocol):
+class TrainingClock(Protocol):
     """How long clients take to receive the model, train it and report, each on its own."""
 
     @property
@@ -37,7 +37,7 @@ class Course:
     configuration: Mapping[str, float]  # `name@i` is the value of `name` for client i alone
     client_sample_rate: float  # fraction of clients sampled per round
     seed: int  # seed of data split, partition, initialisation, client sampling and minibatches
-    clock: JobClock | None = None  # which asynchronous algorithms ask; None: one second each
+    clock: TrainingClock | None = None  # which asynchronous algorithms ask; None: one second each
 
     def value(self, name: str, default: float) -> PerClient:
         """Return a setting of the course, for all clients and for those that differ."""
@@ -61,7 +61,7 @@ class PerClient(NamedTuple):
     own: tuple[tuple[int, float], ...] = ()  # (client, value) of the clients that differ, sorted
 
 
-class Needs(NamedTuple):
+class BatchKey(NamedTuple):
     """What decides which courses train beside a course, and on what."""
 
     seed: int  # which federation it trains on
@@ -71,13 +71,13 @@ class Needs(NamedTuple):
     num_sampled: int  # clients per round
 
 
-def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> Needs:
+def batch_key(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> BatchKey:
     """Return what decides which courses train beside a course."""
     given = course.configuration
     for name in architecture:
         if name not in given:
             raise InvalidArgumentError(f"a configuration needs {name!r}, got {dict(given)}")
-    return Needs(
+    return BatchKey(
         course.seed,
         tuple((name, given[name]) for name in architecture),
         course.value("batch_size", FULL_BATCH),

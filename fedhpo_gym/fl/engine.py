@@ -14,7 +14,7 @@ from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.asynchronous import AsynchronousGroup
-from fedhpo_gym.fl.course import WORST, Course, CourseState, Needs, needs
+from fedhpo_gym.fl.course import WORST, BatchKey, Course, CourseState, batch_key
 from fedhpo_gym.fl.course import Curves as Curves
 from fedhpo_gym.fl.group import Group
 from fedhpo_gym.fl.models.model import Model
@@ -197,8 +197,8 @@ class CourseBatch:
             places = group.positions.tolist()
             group.configure([courses[p] for p in places], [needed[p] for p in places])
 
-    def _needs_of(self, course: Course) -> Needs:
-        return needs(course, self._clients, self._model.architecture)
+    def _needs_of(self, course: Course) -> BatchKey:
+        return batch_key(course, self._clients, self._model.architecture)
 
     def restart(self, positions: Collection[int]) -> None:
         """Set some courses back to round 0."""

@@ -22,21 +22,21 @@ from fedhpo_gym.core.arrays import Integers
 from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
-from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Needs
+from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, BatchKey, Course, CourseState
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.participants import Items, Names, Roster
-from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Values
+from fedhpo_gym.fl.participants import ClientBatch, ClientSampler, StreamNames
+from fedhpo_gym.fl.trainer import LocalObjective, LocalResult, Trainer, Values
 
 _MAX_JOINED = 2**12
 """Items of the rounds that are one call."""
-_HOOKS = ("init_state", "broadcast", "reports", "correction", "upload", "server_update")
-_OTHERS = ("keeps_copy", "sends_updates", "keeps_variates", "poisson", "asynchronous")
+ALGORITHM_HOOKS = ("init_state", "broadcast", "reports", "correction", "upload", "server_update")
+ALGORITHM_FLAGS = ("keeps_copy", "sends_updates", "keeps_variates", "poisson", "asynchronous")
 
 
 def only_averages(algorithm: Algorithm) -> bool:
     """Return whether nothing but a pull of local steps tells an algorithm from `FedAvg`."""
-    same = (getattr(type(algorithm), name) is getattr(FedAvg, name) for name in _HOOKS)
-    return all(same) and not any(getattr(algorithm, name) for name in _OTHERS)
+    same = (getattr(type(algorithm), name) is getattr(FedAvg, name) for name in ALGORITHM_HOOKS)
+    return all(same) and not any(getattr(algorithm, name) for name in ALGORITHM_FLAGS)
 
 
 class Group:
@@ -46,7 +46,7 @@ class Group:
         self,
         positions: Sequence[int],
         courses: Sequence[Course],
-        needed: Sequence[Needs],
+        needed: Sequence[BatchKey],
         trainer: Trainer,
         algorithm: Algorithm,
         horizon: int,
@@ -64,8 +64,8 @@ class Group:
         everybody = np.repeat(np.arange(number), self._clients)
         self._personal = trainer.take(trainer.kept_of(self._parameters), everybody)
         self._variates = trainer.zeros(len(everybody)) if algorithm.keeps_variates else None
-        self._needs: list[Needs] = []
-        self._roster: Roster | None = None
+        self._needs: list[BatchKey] = []
+        self._roster: ClientSampler | None = None
         joins = trainer.joins_rounds and only_averages(algorithm) and not trainer.kept
         self._room = MAX_LOCAL_BYTES // (2 * trainer.row_bytes) if joins else 0
         self._pulls = type(algorithm).pull is not FedAvg.pull
@@ -93,7 +93,7 @@ class Group:
         """Copy the state: a hook may return one array under two names, or what it was given."""
         return {name: self._trainer.array(1.0 * value) for name, value in state.items()}
 
-    def configure(self, courses: Sequence[Course], needed: Sequence[Needs]) -> None:
+    def configure(self, courses: Sequence[Course], needed: Sequence[BatchKey]) -> None:
         """Take the hyperparameters of the courses from here on."""
         if list(needed) != self._needs:
             self._roster = None
@@ -105,10 +105,10 @@ class Group:
         self._settings.begin_round(self._finished, self.diverged_at > 0)
 
     @property
-    def roster(self) -> Roster:
+    def roster(self) -> ClientSampler:
         """Who trains in the rounds to come."""
         if self._roster is None:
-            self._roster = Roster(
+            self._roster = ClientSampler(
                 self._needs,
                 self._finished.tolist(),
                 self._trainer.federation,
@@ -179,7 +179,7 @@ class Group:
         start = self._broadcast(before, context)
         average = trainer.zeros(number)
         reports = copies(self._per_course("reports", algorithm.reports(copies(before), context)))
-        changes: list[tuple[Items, Parameters]] = []
+        changes: list[tuple[ClientBatch, Parameters]] = []
         kept = feedback is not None or algorithm.sends_updates
         parts = trainer.portions(items, self.roster)
         mean = None if feedback is None else trainer.no_updates(number)
@@ -214,7 +214,7 @@ class Group:
         sent = with_shapes(self._hook("broadcast"), sent, shapes_of(parameters))
         return self._trainer.replaced(self._parameters, sent)
 
-    def _train(self, items: Items, start: Values, *, kept: bool) -> LocalResult:
+    def _train(self, items: ClientBatch, start: Values, *, kept: bool) -> LocalResult:
         """Train a portion; what it received is kept if that is asked for."""
         trainer, algorithm, names = self._trainer, self._algorithm, self._names(items)
         context = self._context(items)
@@ -226,20 +226,20 @@ class Group:
             received = trainer.receive(start, items, "received", shared)
         if algorithm.keeps_copy:
             own = self._with_own(local, items)
-            trainer.run(own, items, self._settings, names, Terms(pull, received))
+            trainer.run(own, items, self._settings, names, LocalObjective(pull, received))
             self._keep(items, own)
-            terms = Terms(shift=self._correction(local, context))
+            terms = LocalObjective(shift=self._correction(local, context))
             trainer.run(local, items, self._settings, names, terms)
             return LocalResult(items, received, local, shared)
         if trainer.kept:
             local = self._with_own(local, items)
             received = None if received is None else self._with_own(received, items)
-        terms = Terms(pull, received, shared, self._correction(local, context))
+        terms = LocalObjective(pull, received, shared, self._correction(local, context))
         trainer.run(local, items, self._settings, names, terms)
         self._keep(items, local)
         return LocalResult(items, received, local, shared)
 
-    def _pull(self, items: Items, context: Context) -> Array | None:
+    def _pull(self, items: ClientBatch, context: Context) -> Array | None:
         pull = self._algorithm.pull(context)
         return None if pull is None else self._one_each("pull", pull, len(items))
 
@@ -256,12 +256,12 @@ class Group:
             with_shapes(self._hook("correction"), added, {name: shapes[name] for name in added})
         return added
 
-    def _with_own(self, values: Values, items: Items) -> Values:
+    def _with_own(self, values: Values, items: ClientBatch) -> Values:
         """Return values of items with what their clients keep."""
         own = self._trainer.take(self._personal, self._rows(items))
         return self._trainer.with_kept(values, own)
 
-    def _keep(self, items: Items, own: Values) -> None:
+    def _keep(self, items: ClientBatch, own: Values) -> None:
         """Keep what stays with the clients; one that diverged keeps its last finite model."""
         if not self._trainer.kept:
             return
@@ -288,7 +288,9 @@ class Group:
         said = with_shapes(self._hook("upload"), said, shapes)
         return self._trainer.replaced(local, said), said
 
-    def _add_cut(self, parts: Sequence[Items], start: Values, mean: Values) -> list[Items]:
+    def _add_cut(
+        self, parts: Sequence[ClientBatch], start: Values, mean: Values
+    ) -> list[ClientBatch]:
         """Add to the mean updates of courses that are cut into several portions; return these."""
         number = np.zeros(len(self.positions), dtype=np.int64)
         for part in parts:
@@ -349,7 +351,7 @@ class Group:
             server = {n: trainer.choose(live, v, self._server[n]) for n, v in server.items()}
         self._parameters, self._server = values, server
 
-    def _change_variates(self, items: Items, added: Parameters) -> None:
+    def _change_variates(self, items: ClientBatch, added: Parameters) -> None:
         """Add to the variates of clients what they sent; courses that diverged keep theirs."""
         live = np.flatnonzero(self.diverged_at[items.course] == 0)
         rows = self._rows(items)[live]
@@ -415,7 +417,7 @@ class Group:
     def _clients_of(self, row: int) -> Integers:
         return np.arange(row * self._clients, (row + 1) * self._clients)
 
-    def _rows(self, items: Items) -> Integers:
+    def _rows(self, items: ClientBatch) -> Integers:
         """Return the place of each item among the clients of all courses."""
         return items.course * self._clients + items.client
 
@@ -423,7 +425,7 @@ class Group:
         """Return views of the parameters that the server's optimiser updates."""
         return {} if values is None else self._trainer.views(values, self._trainer.untrained)
 
-    def _context(self, items: Items | None = None) -> Context:
+    def _context(self, items: ClientBatch | None = None) -> Context:
         def variates() -> Parameters:
             if items is None or self._variates is None:
                 return {}
@@ -433,5 +435,5 @@ class Group:
             items, self.roster, self._names(items), self._server, variates
         )
 
-    def _names(self, items: Items | None) -> Names:
+    def _names(self, items: ClientBatch | None) -> StreamNames:
         return self.roster.names(items)

@@ -14,7 +14,7 @@ from fedhpo_gym.algorithms.base import Algorithm, Array, Context, LocalSteps, Pa
 from fedhpo_gym.algorithms.settings import TRAINING
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.fl.course import Course
-from fedhpo_gym.fl.participants import Items, Names, Roster
+from fedhpo_gym.fl.participants import ClientBatch, ClientSampler, StreamNames
 
 if TYPE_CHECKING:
     from fedhpo_gym.fl.trainer import Trainer
@@ -53,7 +53,7 @@ class Hyperparameters:
             )
         self._of_model = {k: trainer.array(self._values(k, v)) for k, v in of_model.items()}
         self._of_algorithm = [self._values(k, v) for k, v in algorithm.hyperparameters.items()]
-        self._known: WeakKeyDictionary[Items | Roster, Array] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[ClientBatch | ClientSampler, Array] = WeakKeyDictionary()
         self.stopped = np.empty(0, dtype=np.bool_)
 
     def begin_round(self, finished: NDArray[np.int64], stopped: NDArray[np.bool_]) -> None:
@@ -70,20 +70,20 @@ class Hyperparameters:
         self.rate = self._trainer.array(np.where(still, 0.0, rate))
         self.decay = self._trainer.array(np.where(still, 1.0, decay))
 
-    def rows(self, items: Items) -> NDArray[np.int64]:
+    def rows(self, items: ClientBatch) -> NDArray[np.int64]:
         """Return the row of each item."""
         return items.course * self.width + (items.client if self.width > 1 else 0)
 
-    def of_model(self, items: Items) -> dict[str, Array]:
+    def of_model(self, items: ClientBatch) -> dict[str, Array]:
         """Return the model's hyperparameters, (items,) each."""
         rows = self.rows(items)
         return {name: values[rows] for name, values in self._of_model.items()}
 
     def context(
         self,
-        items: Items | None,
-        roster: Roster,
-        names: Names,
+        items: ClientBatch | None,
+        roster: ClientSampler,
+        names: StreamNames,
         state: Parameters,
         variates: Callable[[], Parameters],
     ) -> Context:
@@ -118,22 +118,22 @@ class Hyperparameters:
             power=lambda base, exponent: array(self._trainer.power(base, exponent)),
         )
 
-    def _rows_of(self, whose: Items | Roster) -> NDArray[np.int64]:
+    def _rows_of(self, whose: ClientBatch | ClientSampler) -> NDArray[np.int64]:
         """Return the row of each item, or the first one of every course."""
-        if isinstance(whose, Items):
+        if isinstance(whose, ClientBatch):
             return self.rows(whose)
         return np.arange(len(self._courses)) * self.width
 
-    def _read(self, whose: Items | Roster) -> Array:
+    def _read(self, whose: ClientBatch | ClientSampler) -> Array:
         """Return (hyperparameters + 2, items): all that a `Context` says and no round changes."""
         rows, samples = self._rows_of(whose), whose.samples
-        if isinstance(whose, Roster):
+        if isinstance(whose, ClientSampler):
             samples = np.full(len(self._courses), samples.min())
         counts = whose.num_sampled, np.maximum(samples, 1)
         return self._trainer.array(np.stack([*(v[rows] for v in self._of_algorithm), *counts]))
 
-    def _local(self, whose: Items | Roster) -> LocalSteps:
-        steps = whose.steps.min(axis=1) if isinstance(whose, Roster) else whose.steps
+    def _local(self, whose: ClientBatch | ClientSampler) -> LocalSteps:
+        steps = whose.steps.min(axis=1) if isinstance(whose, ClientSampler) else whose.steps
         rows = self._rows_of(whose)
         array = self._trainer.array
         momentum = array(np.zeros(len(rows))) if self.momentum is None else self.momentum[rows]

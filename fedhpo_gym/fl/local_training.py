@@ -19,9 +19,15 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.models.torch_model import Minibatch, TorchFederation, fit, sum_classes
-from fedhpo_gym.fl.participants import ClientStreams, Items, Names, RoundLayout, row_weights
+from fedhpo_gym.fl.participants import (
+    ClientBatch,
+    ClientStreams,
+    RoundLayout,
+    StreamNames,
+    row_weights,
+)
 from fedhpo_gym.fl.shared_matrices import SharedMatrices, SharedMatrix
-from fedhpo_gym.fl.trainer import Terms
+from fedhpo_gym.fl.trainer import LocalObjective
 
 MAX_LOGITS = 2**19
 """Logits that are computed at once, unless a single course has more."""
@@ -30,7 +36,7 @@ MAX_MEMBERSHIP = 2**24
 federation that needs more is summed row by row."""
 
 
-class Evaluator:
+class ModelEvaluator:
     """Evaluates models on the data of some clients of a federation.
 
     Rows are sorted by label, so that everything that concerns the true label is a contiguous slice;
@@ -138,7 +144,7 @@ MAX_LAID_OUT = 2**26
 MAX_KEPT = 2**18
 """Rows of minibatches whose layout is kept for the next round."""
 
-Laid = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
+BatchRows = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
 """Inputs, targets, weights and sizes of the minibatches of one step."""
 
 
@@ -161,7 +167,7 @@ class Steps:
     rounds.
     """
 
-    def __init__(self, prepared: TorchFederation, items: Items, device: torch.device) -> None:
+    def __init__(self, prepared: TorchFederation, items: ClientBatch, device: torch.device) -> None:
         self.items = items
         self._prepared = prepared
         self._device = device
@@ -175,7 +181,7 @@ class Steps:
         self._active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left")
         self._kept: Sequence[_Portion] | None = None
 
-    def batches(self, streams: Sequence[np.random.Generator]) -> Iterator[Laid]:
+    def batches(self, streams: Sequence[np.random.Generator]) -> Iterator[BatchRows]:
         """Yield inputs, targets, weights and sizes of the minibatches of each step."""
         drawn = self._layout.draw(streams)
         for portion in self._portions():
@@ -247,7 +253,7 @@ class StepSettings:
         return StepSettings(self.rate[span], self.decay[span], others, pull, momentum)
 
 
-class Plan:
+class StepPlan:
     """How items of one width train, which stand at `span` among all items."""
 
     def __init__(self, span: slice, steps: Steps, chosen: StepSettings) -> None:
@@ -276,7 +282,7 @@ class Plan:
 class Draws:
     """The random numbers of local training in one round, from a stream of each client's own."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: StreamNames) -> None:
         self._names = names
         self._streams: dict[int, np.random.Generator] = {}
 
@@ -302,16 +308,20 @@ class LocalTraining:
         self._model = prepared.model
         self._device = device
         self._streams = ClientStreams(prepared.federation.num_clients)
-        self._known: WeakKeyDictionary[Items, Sequence[tuple[slice, Steps]]] = WeakKeyDictionary()
-        self._plans: WeakKeyDictionary[Items, tuple[Tensor, Sequence[Plan]]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[ClientBatch, Sequence[tuple[slice, Steps]]] = (
+            WeakKeyDictionary()
+        )
+        self._plans: WeakKeyDictionary[ClientBatch, tuple[Tensor, Sequence[StepPlan]]] = (
+            WeakKeyDictionary()
+        )
 
     def run(
         self,
         parameters: Parameters,
-        items: Items,
+        items: ClientBatch,
         settings: Hyperparameters,
-        names: Names,
-        terms: Terms,
+        names: StreamNames,
+        terms: LocalObjective,
     ) -> None:
         """Train (own, items, ..) parameters in place, as `Trainer.run` says."""
         plans = self._planned(items, settings, terms.pull)
@@ -323,8 +333,8 @@ class LocalTraining:
             self._train(_of(parameters, plan.span), plan, Draws(part), own, terms)
 
     def _planned(
-        self, items: Items, settings: Hyperparameters, pull: Tensor | None
-    ) -> Sequence[Plan]:
+        self, items: ClientBatch, settings: Hyperparameters, pull: Tensor | None
+    ) -> Sequence[StepPlan]:
         """Return how the items of each width train: while the learning rates last, the same."""
         known = self._plans.get(items)
         if known is not None and known[0] is settings.rate and pull is None:
@@ -337,12 +347,12 @@ class LocalTraining:
             decay = decay - pull
         others = settings.of_model(items)
         chosen = StepSettings(rate, decay, others, pull, momentum)
-        plans = [Plan(*part, chosen) for part in self._parts(items)]
+        plans = [StepPlan(*part, chosen) for part in self._parts(items)]
         if pull is None:
             self._plans[items] = settings.rate, plans
         return plans
 
-    def _parts(self, items: Items) -> Sequence[tuple[slice, Steps]]:
+    def _parts(self, items: ClientBatch) -> Sequence[tuple[slice, Steps]]:
         """Return the items by width: products have one shape each, whatever else is trained."""
         if items not in self._known:
             bounds = [0, *(np.flatnonzero(np.diff(items.width)) + 1).tolist(), len(items)]
@@ -355,10 +365,10 @@ class LocalTraining:
     def _train(
         self,
         parameters: Parameters,
-        plan: Plan,
+        plan: StepPlan,
         draws: Draws,
         streams: Sequence[np.random.Generator],
-        terms: Terms,
+        terms: LocalObjective,
     ) -> None:
         """Train items of one width."""
         anchor: Parameters = _of(terms.anchor or {}, plan.span)

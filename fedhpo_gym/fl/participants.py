@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core import seeding
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl.course import Needs, PerClient
+from fedhpo_gym.fl.course import BatchKey, PerClient
 
 MAX_PREPARED = 256
 """Streams that are prepared at once: so many cost as much as fifteen that are made one by one."""
@@ -150,7 +150,7 @@ MAX_KNOWN = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Drawers:
+class ClientRngs:
     """Whom random numbers are drawn for, whatever the round."""
 
     batch_key: NDArray[np.int64]  # (items,) index of the batch key
@@ -166,12 +166,12 @@ class Drawers:
 
 
 @dataclass(frozen=True, eq=False)
-class Names:
+class StreamNames:
     """What names the random numbers of each item in one round."""
 
     seed: int  # of the federation
     rounds: Sequence[int]  # finished rounds of each batch key
-    drawers: Drawers  # whom they are drawn for
+    drawers: ClientRngs  # whom they are drawn for
 
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
@@ -187,7 +187,7 @@ class Names:
 
 
 @dataclass(frozen=True, eq=False)
-class Items:
+class ClientBatch:
     """(course, client) pairs, by width, and those of one width with most local steps first."""
 
     course: NDArray[np.int64]  # (items,) index of the course in its group
@@ -205,32 +205,32 @@ class Items:
     def __len__(self) -> int:
         return len(self.course)
 
-    def take(self, index: NDArray[np.intp] | slice) -> Items:
+    def take(self, index: NDArray[np.intp] | slice) -> ClientBatch:
         """Return some of the items."""
-        return Items(*(getattr(self, name)[index] for name in _FIELDS))
+        return ClientBatch(*(getattr(self, name)[index] for name in _FIELDS))
 
     @cached_property
-    def counted_equally(self) -> Items:
+    def counted_equally(self) -> ClientBatch:
         """The same items with equal weights: each 1 / (clients that its course samples)."""
         return replace(self, weight=(1.0 / self.num_sampled).astype(np.float32))
 
     @cached_property
-    def drawers(self) -> Drawers:
+    def drawers(self) -> ClientRngs:
         """Whom random numbers are drawn for."""
-        return Drawers(self.batch_key, self.client)
+        return ClientRngs(self.batch_key, self.client)
 
 
-_FIELDS = tuple(field.name for field in fields(Items))
+_FIELDS = tuple(field.name for field in fields(ClientBatch))
 
 
-class Roster:
+class ClientSampler:
     """Who trains in the rounds of a group; settings are (courses,) or (courses, clients)."""
 
     elapsed: int = 0  # rounds that were finished since
 
     def __init__(
         self,
-        needed: Sequence[Needs],
+        needed: Sequence[BatchKey],
         finished: Sequence[int],
         federation: Federation,
         *,
@@ -250,9 +250,9 @@ class Roster:
         self.batch_size = _table([one.batch_size for one in needed], self._num_clients)
         self.width = np.array([batch_rows(federation, one.batch_size) for one in needed])
         self._everybody = bool((self.num_sampled >= self._num_clients).all())
-        self._known: dict[bytes, Items] = {}
+        self._known: dict[bytes, ClientBatch] = {}
 
-    def items(self) -> Items:
+    def items(self) -> ClientBatch:
         """Return the items of the next round, the same object for the same clients."""
         drawn = self._participants(self.elapsed)
         client = np.concatenate(drawn)
@@ -265,13 +265,13 @@ class Roster:
             self._known[key] = self.sorted(items)
         return self._known[key]
 
-    def sorted(self, items: Items) -> Items:
+    def sorted(self, items: ClientBatch) -> ClientBatch:
         """Return items in the order in which they are trained."""
         if not self._longest_first:
             return items
         return items.take(np.lexsort((-items.steps, items.width)))
 
-    def ahead(self, rounds: int) -> tuple[Items, NDArray[np.int64]]:
+    def ahead(self, rounds: int) -> tuple[ClientBatch, NDArray[np.int64]]:
         """Return the items of the next rounds, and which of the rounds each belongs to, rising."""
         drawn = [own for r in range(rounds) for own in self._participants(self.elapsed + r)]
         cohort = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
@@ -285,13 +285,13 @@ class Roster:
         client: NDArray[np.int64],
         batch_key: NDArray[np.int64],
         cohort: NDArray[np.int64] | None = None,
-    ) -> Items:
+    ) -> ClientBatch:
         """Return items of (course, client) pairs, in this order; by default a course's train."""
         size, batch_size = self.samples[client], self.batch_size[course, client]
         epochs = self.epochs[course, client]
         cohort = course if cohort is None else cohort
         total = np.bincount(cohort, size, minlength=len(self.batch_key))
-        return Items(
+        return ClientBatch(
             course,
             client,
             batch_key,
@@ -304,14 +304,16 @@ class Roster:
             self.num_sampled[course],
         )
 
-    def names(self, items: Items | None) -> Names:
+    def names(self, items: ClientBatch | None) -> StreamNames:
         """Return whom random numbers of the round are drawn for; None for the courses' server."""
         drawers = self._server if items is None else items.drawers
-        return Names(self._seed, [finished + self.elapsed for finished in self._finished], drawers)
+        return StreamNames(
+            self._seed, [finished + self.elapsed for finished in self._finished], drawers
+        )
 
     @cached_property
-    def _server(self) -> Drawers:
-        return Drawers(self.batch_key, np.full_like(self.batch_key, -1))
+    def _server(self) -> ClientRngs:
+        return ClientRngs(self.batch_key, np.full_like(self.batch_key, -1))
 
     def sampled(self, ahead: int) -> NDArray[np.bool_]:
         """Return (courses, clients): who trains some rounds ahead of the next one."""
@@ -344,14 +346,14 @@ class Roster:
         return np.asarray(epochs * (np.where(batch_size >= self._min_rows, full, 0) + rests))
 
 
-def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items]:
+def split_batch(items: ClientBatch, item_bytes: int, max_bytes: int) -> Iterator[ClientBatch]:
     """Yield items in portions of whole batch keys; large keys are parted between clients."""
     limit = max(max_bytes // max(item_bytes, 1), 1)
     for part in _portions(items, items.batch_key, limit):
         yield from _portions(part, part.client, limit)
 
 
-def _portions(items: Items, key: NDArray[np.int64], limit: int) -> Iterator[Items]:
+def _portions(items: ClientBatch, key: NDArray[np.int64], limit: int) -> Iterator[ClientBatch]:
     """Yield at most `limit` items at a time, if possible, never parting those of equal key."""
     if len(items) <= limit:
         if len(items):

@@ -51,7 +51,7 @@ either is allowed on top."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class KernelVerdict:
     """What came of trying a law on a family of models."""
 
     family: str  # name of the model
@@ -60,15 +60,15 @@ class Verdict:
     words: str = ""  # what was seen, or what is missing
 
 
-def check_engine(families: Iterable[str] = tuple(MODELS)) -> list[Verdict]:
+def check_engine(families: Iterable[str] = tuple(MODELS)) -> list[KernelVerdict]:
     """Try every law on some families of models, on this processor; it takes seconds."""
-    verdicts: list[Verdict] = []
+    verdicts: list[KernelVerdict] = []
     cases: dict[str, tuple[Case, NDArray[np.float32]]] = {}
     for family in families:
         try:
             case = make_case(family)
         except MissingDependencyError as error:
-            verdicts.append(Verdict(family, ALONE, None, str(error)))
+            verdicts.append(KernelVerdict(family, ALONE, None, str(error)))
             continue
         together = _trained(case, case.courses)
         cases[family] = case, together
@@ -77,7 +77,7 @@ def check_engine(families: Iterable[str] = tuple(MODELS)) -> list[Verdict]:
     elsewhere = _digests_of_another_process(tuple(cases))
     for family, (_, together) in cases.items():
         holds = elsewhere.get(family) == _digest(together)
-        verdicts.append(Verdict(family, PROCESS, holds, "" if holds else "its bits differ"))
+        verdicts.append(KernelVerdict(family, PROCESS, holds, "" if holds else "its bits differ"))
     order = [*MODELS]
     return sorted(verdicts, key=lambda one: (order.index(one.family), [*LAWS].index(one.law)))
 
@@ -131,7 +131,7 @@ def advice() -> str:
 
 def _in_company(
     case: Case, together: NDArray[np.float32], precision: str = "float32"
-) -> Iterator[Verdict]:
+) -> Iterator[KernelVerdict]:
     alone = np.concatenate([_trained(case, [course], precision) for course in case.courses])
     yield _equal(case.family, ALONE, alone, together)
     order = np.random.default_rng(0).permutation(len(case.courses))
@@ -142,13 +142,13 @@ def _in_company(
 
 def _equal(
     family: str, law: str, found: NDArray[np.float32], expected: NDArray[np.float32]
-) -> Verdict:
+) -> KernelVerdict:
     equal = (found == expected).reshape(len(found), -1).all(1)
     if equal.all():
-        return Verdict(family, law, holds=True)
+        return KernelVerdict(family, law, holds=True)
     largest = float(np.abs(found - expected).max())
     words = f"{(~equal).sum()} of {len(equal)} courses differ, by up to {largest:.1e}"
-    return Verdict(family, law, holds=False, words=words)
+    return KernelVerdict(family, law, holds=False, words=words)
 
 
 def _batch(case: Case, courses: Sequence[Course], precision: str = "float32") -> CourseBatch:
@@ -165,13 +165,13 @@ def _trained(
     return _batch(case, courses, precision).advance(ROUNDS).metrics
 
 
-def _gradient(case: Case) -> Iterator[Verdict]:
+def _gradient(case: Case) -> Iterator[KernelVerdict]:
     """Compare one full-batch step of all clients with the same in float64."""
     try:
         with require_optional("differentiating in float64", "torch", "torch", "torch"):
             from fedhpo_gym.fl.exact_gradients import LOGITS, exact_step
     except MissingDependencyError as error:
-        yield Verdict(case.family, GRADIENT, None, str(error))
+        yield KernelVerdict(case.family, GRADIENT, None, str(error))
         return
     if case.family not in LOGITS:
         return
@@ -191,7 +191,9 @@ def _gradient(case: Case) -> Iterator[Verdict]:
         allowed += np.spacing(largest)
         if not off / allowed <= worst:
             worst, where = float(off / allowed), name
-    yield Verdict(case.family, GRADIENT, worst <= 1.0, f"error {worst:.0%} of bound ({where})")
+    yield KernelVerdict(
+        case.family, GRADIENT, worst <= 1.0, f"error {worst:.0%} of bound ({where})"
+    )
 
 
 def _digest(metrics: NDArray[np.float32]) -> str:

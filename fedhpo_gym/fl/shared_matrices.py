@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.algorithms.base import Parameters
-from fedhpo_gym.fl.participants import Items
+from fedhpo_gym.fl.participants import ClientBatch
 
 TILE = 32
 """Rows of shared products and of corrections are filled up to a multiple of it: every new shape of
@@ -234,7 +234,9 @@ def sharing_courses(
     return found
 
 
-def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False) -> Iterator[Items]:
+def split_cohorts(
+    items: ClientBatch, rows: NDArray[np.int64], together: bool = False
+) -> Iterator[ClientBatch]:
     """Yield the items by course, and of each as many clients as train together."""
     more = MORE if together else 1
     for course in np.unique(items.course).tolist():

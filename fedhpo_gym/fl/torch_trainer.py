@@ -27,7 +27,7 @@ from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl import course as courses
 from fedhpo_gym.fl.course import MAX_NORM
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.local_training import Evaluator, LocalTraining
+from fedhpo_gym.fl.local_training import LocalTraining, ModelEvaluator
 from fedhpo_gym.fl.models.model import Model
 from fedhpo_gym.fl.models.torch_model import (
     Parameters,
@@ -36,7 +36,7 @@ from fedhpo_gym.fl.models.torch_model import (
     fit,
     sum_classes,
 )
-from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
+from fedhpo_gym.fl.participants import ClientBatch, ClientSampler, StreamNames, split_batch
 from fedhpo_gym.fl.shared_matrices import (
     SharedMatrices,
     SharedMatrix,
@@ -44,7 +44,7 @@ from fedhpo_gym.fl.shared_matrices import (
     sharing_courses,
     split_cohorts,
 )
-from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Trainers
+from fedhpo_gym.fl.trainer import LocalObjective, LocalResult, Trainer, Trainers
 
 
 class TorchTrainer(Trainer):
@@ -70,10 +70,10 @@ class TorchTrainer(Trainer):
         super().__init__(prepared.federation, prepared.model, algorithm, self._initial.keys())
         self._local = LocalTraining(prepared, device)
         self._averaging = Averaging(self.model.together, device)
-        self._evaluators: dict[int | None, Evaluator] = {}
+        self._evaluators: dict[int | None, ModelEvaluator] = {}
         shareable = frozenset() if algorithm.reads_each_client else self.model.shareable
         self._shared_names = shareable - self.personal
-        self._sharing: tuple[Roster | None, Bools] = None, np.empty(0, dtype=np.bool_)
+        self._sharing: tuple[ClientSampler | None, Bools] = None, np.empty(0, dtype=np.bool_)
 
     def _index(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
@@ -157,29 +157,29 @@ class TorchTrainer(Trainer):
     def row_bytes(self) -> int:
         return sum(value.numel() * value.element_size() for value in self._initial.values())
 
-    def _shares(self, roster: Roster) -> Bools:
+    def _shares(self, roster: ClientSampler) -> Bools:
         """Return (courses,): which share matrices among their clients."""
         if self._sharing[0] is not roster:
             shares = sharing_courses(self._trained_rows(roster), self._shared_names, self._initial)
             self._sharing = roster, shares
         return self._sharing[1]
 
-    def _trained_rows(self, roster: Roster) -> Integers:
+    def _trained_rows(self, roster: ClientSampler) -> Integers:
         """Return (courses,) rows of the largest client in a round, padding included if together."""
         padded = roster.steps * roster.width[:, None]
         rows = padded if self.model.together else roster.epochs * roster.samples
         return np.asarray(rows.max(axis=1))
 
-    def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
+    def portions(self, items: ClientBatch, roster: ClientSampler) -> Sequence[ClientBatch]:
         """Split items; of those that share matrices, each portion is of one course."""
         shares = self._shares(roster)[items.course]
         own, sharing = items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
         cohorts = split_cohorts(sharing, self._trained_rows(roster), self.model.together)
         own = own if shares.any() else items
-        return [*split_items(own, self.row_bytes, courses.MAX_LOCAL_BYTES), *cohorts]
+        return [*split_batch(own, self.row_bytes, courses.MAX_LOCAL_BYTES), *cohorts]
 
     def shared(
-        self, items: Items, start: Parameters
+        self, items: ClientBatch, start: Parameters
     ) -> Mapping[str, SharedMatrix | SharedMatrices]:
         """Return matrices of clients that all start with the same (out, in) numbers."""
         roster, shares = self._sharing
@@ -191,7 +191,9 @@ class TorchTrainer(Trainer):
             for name in sorted(self._shared_names)
         }
 
-    def _matrix(self, start: Tensor, items: Items, name: str) -> SharedMatrix | SharedMatrices:
+    def _matrix(
+        self, start: Tensor, items: ClientBatch, name: str
+    ) -> SharedMatrix | SharedMatrices:
         if self.model.together:
             rows = int((items.steps * items.width).max())
             return SharedMatrices(start, self.model.dtype, len(items), rows)
@@ -199,7 +201,7 @@ class TorchTrainer(Trainer):
         return SharedMatrix(start, self.model.dtype, ranks, self._buffers, name)
 
     def receive(
-        self, start: Parameters, items: Items, purpose: str, without: Collection[str] = ()
+        self, start: Parameters, items: ClientBatch, purpose: str, without: Collection[str] = ()
     ) -> Parameters:
         """Copy into memory that is used again."""
         course, sent = self._index(items.course), {}
@@ -211,7 +213,12 @@ class TorchTrainer(Trainer):
         return sent
 
     def run(
-        self, local: Parameters, items: Items, settings: Hyperparameters, names: Names, terms: Terms
+        self,
+        local: Parameters,
+        items: ClientBatch,
+        settings: Hyperparameters,
+        names: StreamNames,
+        terms: LocalObjective,
     ) -> None:
         self._local.run(local, items, settings, names, terms)
 
@@ -244,7 +251,7 @@ class TorchTrainer(Trainer):
 
     def written_out(
         self, result: LocalResult, start: Parameters
-    ) -> Iterator[tuple[Items, Parameters, Parameters]]:
+    ) -> Iterator[tuple[ClientBatch, Parameters, Parameters]]:
         """Yield few clients at once where their shared matrices must be written out."""
         items, received, local, shared = result
         if not shared:
@@ -263,7 +270,7 @@ class TorchTrainer(Trainer):
         return self._zeros(rows, self.model.buffers)
 
     def add_updates(
-        self, items: Items, received: Parameters, local: Parameters, mean: Parameters
+        self, items: ClientBatch, received: Parameters, local: Parameters, mean: Parameters
     ) -> None:
         counted = items.counted_equally if self.equally else items
         where, weight = self._index(items.course), self._index(counted.weight)
@@ -272,7 +279,7 @@ class TorchTrainer(Trainer):
             total.index_add_(1, where, update.mul_(fit(weight, update)))
 
     def compare(
-        self, items: Items, received: Parameters, local: Parameters, mean: Parameters
+        self, items: ClientBatch, received: Parameters, local: Parameters, mean: Parameters
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         where, found = self._index(items.course), []
         for name, value in local.items():
@@ -291,7 +298,7 @@ class TorchTrainer(Trainer):
     def measure(self, values: Parameters, client: int | None = None) -> NDArray[np.float32]:
         if client not in self._evaluators:
             clients = range(self.federation.num_clients) if client is None else [client]
-            self._evaluators[client] = Evaluator(self._prepared, clients, self._device)
+            self._evaluators[client] = ModelEvaluator(self._prepared, clients, self._device)
         return self._evaluators[client](values)
 
     def measure_own(self, values: Parameters, client: Integers) -> NDArray[np.float32]:
@@ -335,13 +342,13 @@ class TorchTrainers(Trainers):
         return TorchTrainer(prepared, self._algorithm, self._device, self._buffers)
 
     def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
-        with one_thread():
+        with single_torch_thread():
             for group in groups:
                 work(group)
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def single_torch_thread() -> Iterator[None]:
     """Run torch on one thread: small products gain nothing from more, and rounding stays fixed.
 
     On a graphics processor, float32 means float32, and the same products are chosen each time.
@@ -369,9 +376,9 @@ class Averaging:
         """Average on a device; `together` as in `Model`: by one sum per course and parameter."""
         self._together = together
         self._device = device
-        self._known: WeakKeyDictionary[Items, list[Tensor]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[ClientBatch, list[Tensor]] = WeakKeyDictionary()
 
-    def add(self, average: Parameters, local: Parameters, items: Items) -> None:
+    def add(self, average: Parameters, local: Parameters, items: ClientBatch) -> None:
         """Add weighted (own, items, ..) parameters to (own, courses, ..) averages."""
         if self._together:
             _add_together(average, local, items)
@@ -386,7 +393,7 @@ class Averaging:
             part = local[name].index_select(1, index)
             value.index_add_(1, course, part.mul_(fit(weight, part)))
 
-    def _order(self, items: Items) -> list[Tensor]:
+    def _order(self, items: ClientBatch) -> list[Tensor]:
         """Return (items,) which comes next in the order of clients, its course, and its weight."""
         if items not in self._known:
             index = np.argsort(items.client, kind="stable")
@@ -403,7 +410,7 @@ def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
         into.add_(piece * weight)
 
 
-def _add_together(average: Parameters, local: Parameters, items: Items) -> None:
+def _add_together(average: Parameters, local: Parameters, items: ClientBatch) -> None:
     """Add weighted parameters to averages by one sum per course and parameter."""
     for course in np.unique(items.course).tolist():
         own = np.flatnonzero(items.course == course)

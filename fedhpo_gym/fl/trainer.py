@@ -17,7 +17,7 @@ from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl import course as courses
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.models.model import Model
-from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
+from fedhpo_gym.fl.participants import ClientBatch, ClientSampler, StreamNames, split_batch
 
 Values = Any
 """Parameters of some rows (courses, or courses on clients) in the form in which a trainer keeps
@@ -27,13 +27,13 @@ them: (rows, numbers) in compiled code, tensors (own, rows, ..) by name for torc
 class LocalResult(NamedTuple):
     """What items received, if it was kept, what they made of it, and what they share instead."""
 
-    items: Items
+    items: ClientBatch
     received: Values | None
     local: Values
     shared: Mapping[str, Any]
 
 
-class Terms(NamedTuple):
+class LocalObjective(NamedTuple):
     """What bends the local steps of items besides weight decay."""
 
     pull: Array | None = None  # (items,) strength of the pull towards `anchor`
@@ -132,35 +132,40 @@ class Trainer(ABC):
     def finite(self, values: Values, more: Iterable[Array] = ()) -> NDArray[np.bool_]:
         """Return (rows,): whether all numbers are finite, also those of `more` (own, rows, ..)."""
 
-    def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
+    def portions(self, items: ClientBatch, roster: ClientSampler) -> Sequence[ClientBatch]:
         """Return items that fit into memory together."""
-        return list(split_items(items, self.row_bytes, courses.MAX_LOCAL_BYTES))
+        return list(split_batch(items, self.row_bytes, courses.MAX_LOCAL_BYTES))
 
     @property
     @abstractmethod
     def row_bytes(self) -> int:
         """Bytes of the parameters of a course."""
 
-    def shared(self, items: Items, start: Values) -> Mapping[str, Any]:
+    def shared(self, items: ClientBatch, start: Values) -> Mapping[str, Any]:
         """Return what items of one course have instead of parameters of their own, by name."""
         return {}
 
     @abstractmethod
     def receive(
-        self, start: Values, items: Items, purpose: str, without: Collection[str] = ()
+        self, start: Values, items: ClientBatch, purpose: str, without: Collection[str] = ()
     ) -> Values:
         """Return a copy of what the server sends to items, until the same purpose asks again."""
 
     @abstractmethod
     def run(
-        self, local: Values, items: Items, settings: Hyperparameters, names: Names, terms: Terms
+        self,
+        local: Values,
+        items: ClientBatch,
+        settings: Hyperparameters,
+        names: StreamNames,
+        terms: LocalObjective,
     ) -> None:
         """Train parameters of items in place, through all local steps of a round."""
 
     def advance(
         self,
         start: Values,
-        items: Items,
+        items: ClientBatch,
         number: Integers,
         settings: Hyperparameters,
         pull: Array | None,
@@ -199,7 +204,7 @@ class Trainer(ABC):
 
     def written_out(
         self, result: LocalResult, start: Values
-    ) -> Iterator[tuple[Items, Values, Values]]:
+    ) -> Iterator[tuple[ClientBatch, Values, Values]]:
         """Yield items with all parameters that they received, and that they made of them."""
         yield result.items, result.received, result.local
 
@@ -208,12 +213,14 @@ class Trainer(ABC):
         """Return the mean updates of courses before anybody has been added."""
 
     @abstractmethod
-    def add_updates(self, items: Items, received: Values, local: Values, mean: Values) -> None:
+    def add_updates(
+        self, items: ClientBatch, received: Values, local: Values, mean: Values
+    ) -> None:
         """Add weighted updates of items to the means of their courses."""
 
     @abstractmethod
     def compare(
-        self, items: Items, received: Values, local: Values, mean: Values
+        self, items: ClientBatch, received: Values, local: Values, mean: Values
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return (items,) norms of updates, and their cosines with the means of their courses."""
 

@@ -45,7 +45,7 @@ def writable_table_folder(folder: Path | None) -> Path:
     return table_folder()
 
 
-def find(name: str, suffix: str) -> Path | None:
+def find_stored(name: str, suffix: str) -> Path | None:
     """Return `<name><suffix>` from the user's folder, else from the package, else None."""
     for folder in (table_folder(), EMBEDDED_FOLDER):
         path = folder / f"{name}{suffix}"
@@ -56,7 +56,7 @@ def find(name: str, suffix: str) -> Path | None:
 
 def open_card(reader: Callable[..., R], name: str, suffix: str, how: str, *maker: str) -> R:
     """Read what `find` returns, once as long as it is the same; where nothing is, say how."""
-    path = find(name, suffix)
+    path = find_stored(name, suffix)
     if path is None:
         raise MissingDataError(how)
     found: R = _read(reader, File(path, path.stat().st_mtime_ns, maker))
@@ -89,12 +89,12 @@ def list_samples() -> tuple[str, ...]:
 
 def has_table(name: str) -> bool:
     """Return whether there is a table of this name."""
-    return find(name, ".table.json") is not None
+    return find_stored(name, ".table.json") is not None
 
 
 def has_sample(name: str) -> bool:
     """Return whether there is a sample of this name."""
-    return find(name, f"{SUFFIX}.json") is not None
+    return find_stored(name, f"{SUFFIX}.json") is not None
 
 
 @validate_call
@@ -122,7 +122,7 @@ def is_imported(wanted: str | Identity) -> bool:
 
 def imported_card(identity: Identity) -> Mapping[str, Any] | None:
     """Return the card of imported numbers; None where none is here, or where they were trained."""
-    paths = (find(identity.name, suffix) for suffix in (".table.json", f"{SUFFIX}.json"))
+    paths = (find_stored(identity.name, suffix) for suffix in (".table.json", f"{SUFFIX}.json"))
     if is_imported(identity):
         for path in filter(None, paths):
             with suppress(OSError, ValueError):  # whoever opens it says what is wrong
@@ -171,7 +171,7 @@ def is_installed(card: Path) -> bool:
 
 def _instead(name: str) -> str:
     """Return what a variant without a table can be answered from, as the start of a sentence."""
-    if find(name, ".surrogate.json") is not None:
+    if find_stored(name, ".surrogate.json") is not None:
         return 'use backend="surrogate", '
     if has_sample(name):
         return 'use its pool, which backend="tabular" opens, '
@@ -183,7 +183,7 @@ def open_sample(wanted: str | Identity) -> Sample:
     """Open a sample as `open_table` opens a table."""
     name, command = named(wanted)[0], _command(wanted)
     command += "" if is_imported(wanted) else " --sample N"
-    path = find(name, f"{SUFFIX}.json")
+    path = find_stored(name, f"{SUFFIX}.json")
     if path is None:
         raise MissingDataError(f"there is no sample {name!r}; build it with `{command}`")
     sample = Sample(path, command)

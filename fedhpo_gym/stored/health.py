@@ -22,7 +22,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.space.per_client import base_name
 from fedhpo_gym.stored import lattice, surrogate, table
-from fedhpo_gym.stored.catalogue import find, list_names
+from fedhpo_gym.stored.catalogue import find_stored, list_names
 from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData
 from fedhpo_gym.stored.pool import Pool
 from fedhpo_gym.stored.table import FORMAT
@@ -284,7 +284,7 @@ def faults(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> lis
     return found
 
 
-def inert(health: Mapping[str, Any]) -> list[str]:
+def unimportant(health: Mapping[str, Any]) -> list[str]:
     """Return the hyperparameters that hardly matter, even in interactions."""
     importance = health["importance"] or {}
     return [name for name, share in importance.items() if share["total"] < INERT]
@@ -342,11 +342,11 @@ _SURVIVAL: Mapping[str, Any] = {
 
 def health_cards() -> list[Path]:
     """Return the cards of all tables, surrogates and pools that can be opened, by kind and name."""
-    found = ((find(name, ending)) for ending in KINDS for name in list_names(ending))
+    found = ((find_stored(name, ending)) for ending in KINDS for name in list_names(ending))
     return [card for card in found if card is not None]
 
 
-def open_card(card: Path) -> lattice.StoredNumbers:
+def open_stored(card: Path) -> lattice.StoredNumbers:
     """Open the table, the surrogate or the pool of a card."""
     if card.name.endswith(f"{table.SUFFIX}.json"):
         return Pool(table.Sample(card).require_installed())
@@ -364,7 +364,7 @@ def write_health(card: Path, labels: Mapping[str, Any] | None = None) -> Path:
         raise InvalidArgumentError(f"`card` must end in one of {list(KINDS)}, got {card.name!r}")
     if labels:
         archive.add_to_card(card, number, labels)
-    archive.add_to_card(card, number, {HEALTH: health_of(open_card(card))})
+    archive.add_to_card(card, number, {HEALTH: health_of(open_stored(card))})
     return card
 
 
@@ -482,7 +482,10 @@ def difficulty_of(stored: lattice.StoredNumbers) -> Difficulty:
         return _difficulty_of_pool(stored, guess)
     exact = all(d.values is not None for d in stored.space.dimensions)
     space = stored.space if exact else lattice.asked_space(stored)
-    asked, one = lattice.asked_columns(space, DRAWS, "difficulty"), space.columns_of([usual(space)])
+    asked, one = (
+        lattice.asked_columns(space, DRAWS, "difficulty"),
+        space.columns_of([default_configuration(space)]),
+    )
     columns = {name: np.concatenate([asked[name], one[name]]) for name in space.names}
     fidelity = Fidelity(
         int(stored.fidelity_space["round"].high),
@@ -494,7 +497,7 @@ def difficulty_of(stored: lattice.StoredNumbers) -> Difficulty:
 def _difficulty_of_pool(pool: Pool, guess: float) -> Difficulty:
     """Return how hard a pool is; the usual configuration is the nearest that was trained."""
     fidelity = {d.name: np.array([d.high]) for d in pool.fidelity_space.dimensions}
-    wanted = pool.space.columns_of([usual(pool.space)])
+    wanted = pool.space.columns_of([default_configuration(pool.space)])
     [[nearest, *_]] = pool.places({**wanted, **fidelity})
     losses = lattice.landscape_of(pool).losses[-1, :, -1]
     found = difficulty_from(np.append(losses, losses[[nearest]], axis=0), guess)
@@ -542,7 +545,7 @@ def best_of(losses: NDArray[np.float64], trials: int) -> float:
     return float((losses * -np.diff(above)).sum())
 
 
-def usual(space: SearchSpace) -> dict[str, Value]:
+def default_configuration(space: SearchSpace) -> dict[str, Value]:
     """Return what is used where nobody tunes: plain federated averaging, as far as it is legal.
 
     A learning rate of 0.1, minibatches of 32, one local epoch and a server that takes whole steps;

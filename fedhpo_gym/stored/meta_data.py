@@ -27,7 +27,7 @@ from fedhpo_gym.core.checks import coerce_reals, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.catalogue import find, open_card
+from fedhpo_gym.stored.catalogue import find_stored, open_card
 from fedhpo_gym.stored.surrogate_models import (
     HIDDEN_BITS,
     MAX_HIDDEN,
@@ -47,7 +47,7 @@ CHUNK: Final = 1024
 """Rows whose hidden values are held at once."""
 
 
-def gate(sums: NDArray[Any]) -> NDArray[Any]:
+def smooth_gate(sums: NDArray[Any]) -> NDArray[Any]:
     """Return x (1 + x / sqrt(1 + x^2)) / 2: smooth, and made of steps that are rounded exactly."""
     return np.asarray(sums * (1.0 + sums / np.sqrt(1.0 + sums * sums)) * 0.5)
 
@@ -139,7 +139,7 @@ class MetaSurrogate:
         sums = hidden @ self._weights[0]
         sums += self._offsets[:, tasks]
         for weight, bias in zip(self._weights[1:], self._biases[1:], strict=True):
-            hidden = on_grid(gate(sums), HIDDEN_BITS, MAX_HIDDEN)
+            hidden = on_grid(smooth_gate(sums), HIDDEN_BITS, MAX_HIDDEN)
             sums = hidden @ weight
             sums += bias[:, None]
         return np.asarray(sums.sum(axis=0) / len(sums))
@@ -275,7 +275,7 @@ class MetaData:
         reach, and what is worse.
         """
         losses = self.values[..., self.objectives.index(LOSS)]
-        return score_of(losses, self.label_entropy[:, None, None, None])
+        return explained_entropy(losses, self.label_entropy[:, None, None, None])
 
     def configuration(self, task: int, place: int) -> dict[str, Value]:
         """Return a configuration of the pool of a task."""
@@ -306,7 +306,7 @@ class MetaData:
         """Return the (n,) scores that the surrogate predicts of (n, d) actions."""
         tasks = np.full(len(actions), task)
         found = self.surrogate.predict(tasks, self.space.rounded_features(actions))
-        return score_of(found[:, self.objectives.index(LOSS)], self.label_entropy[tasks])
+        return explained_entropy(found[:, self.objectives.index(LOSS)], self.label_entropy[tasks])
 
     def answer(self, tasks: NDArray[np.intp], actions: Singles) -> tuple[Floats, Floats]:
         """Return (n, Q + 3) values, the surrogate's and the clock's, and (n, F) features."""
@@ -336,7 +336,7 @@ class MetaData:
         )
 
 
-def score_of(losses: Floats, entropy: Floats) -> Floats:
+def explained_entropy(losses: Floats, entropy: Floats) -> Floats:
     """Return max(0, 1 - loss / entropy) of losses, elementwise."""
     return np.maximum(1.0 - np.minimum(losses / entropy, 1.0), 0.0)
 
@@ -372,7 +372,7 @@ def encoded(space: SearchSpace, rows: Floats) -> Singles:
     return space.encode_columns(columns)
 
 
-def stem(space: str) -> str:
+def meta_data_stem(space: str) -> str:
     """Return how files of a search space are called."""
     return f"FedHPO-B-{space}"
 
@@ -386,10 +386,15 @@ def open_meta_data(space: str) -> MetaData:
         MissingDataError: there is no card of it.
     """
     require_known("search space", space, META_SPACES)
-    how = f"there are no results of {stem(space)}; compute them with `fedhpo-gym meta-data {space}`"
-    return open_card(MetaData, stem(space), f"{SUFFIX}.json", how)
+    stem = meta_data_stem(space)
+    how = f"there are no results of {stem}; compute them with `fedhpo-gym meta-data {space}`"
+    return open_card(MetaData, stem, f"{SUFFIX}.json", how)
 
 
 def known_spaces() -> tuple[str, ...]:
     """Return the search spaces that have a card here."""
-    return tuple(name for name in META_SPACES if find(stem(name), f"{SUFFIX}.json") is not None)
+    return tuple(
+        name
+        for name in META_SPACES
+        if find_stored(meta_data_stem(name), f"{SUFFIX}.json") is not None
+    )

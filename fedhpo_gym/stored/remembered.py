@@ -66,7 +66,7 @@ def recall(
     result: Result = json.loads(json.dumps(compute()))
     with suppress(OSError):  # a cache that cannot be written is no reason to fail
         cached.parent.mkdir(parents=True, exist_ok=True)
-        write_results(cached, {key: result})
+        write_remembered(cached, {key: result})
         _limit(cached.parent)
     return result
 
@@ -86,7 +86,7 @@ def is_truth(result: Mapping[str, Any], width: int) -> bool:
     )
 
 
-def write_results(path: Path, results: Mapping[str, Result]) -> None:
+def write_remembered(path: Path, results: Mapping[str, Result]) -> None:
     """Write results, by key, with their checksum."""
     write_text(path, json.dumps({"sha256": _digest(results), "results": results}) + "\n")
 

@@ -37,9 +37,9 @@ from fedhpo_gym.stored.surrogate_curves import CurveModel
 from fedhpo_gym.stored.surrogate_rows import (
     COMPRESSED_CLIENTS,
     CurveInputs,
+    client_shares,
     num_outputs,
     to_metrics,
-    weights_of,
 )
 from fedhpo_gym.stored.table import seed_rows, seeds_and_samples
 
@@ -202,7 +202,7 @@ class Surrogate:
                 self.seeds,
             )
         self.card: Mapping[str, Any] = MappingProxyType(content)
-        self._weights = weights_of(self.num_samples)
+        self._weights = client_shares(self.num_samples)
 
     @cached_property
     def _model(self) -> CurveModel:
@@ -346,7 +346,7 @@ def with_surrogate(identities: Sequence[Identity]) -> list[Identity]:
 
 def _is_of(name: str, numbers: Mapping[str, Any] | None) -> bool:
     """Return whether a surrogate was fitted on the imported numbers of a card."""
-    path = catalogue.find(name, f"{SUFFIX}.json")
+    path = catalogue.find_stored(name, f"{SUFFIX}.json")
     if numbers is None or path is None:
         return True
     with suppress(OSError, ValueError):  # whoever opens it says what is wrong
@@ -360,4 +360,4 @@ def _is_of(name: str, numbers: Mapping[str, Any] | None) -> bool:
 @validate_call
 def has_surrogate(name: str) -> bool:
     """Return whether there is a surrogate of this name."""
-    return catalogue.find(name, f"{SUFFIX}.json") is not None
+    return catalogue.find_stored(name, f"{SUFFIX}.json") is not None

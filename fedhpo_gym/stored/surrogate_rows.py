@@ -207,7 +207,7 @@ def num_outputs(num_clients: int, spread: bool = False) -> int:
     return len(SPLITS) * (1 + 3 * num_clients) + 1 + (SPREAD_OUTPUTS if spread else 0)
 
 
-def weights_of(num_samples: NDArray[np.integer]) -> Floats:
+def client_shares(num_samples: NDArray[np.integer]) -> Floats:
     """Return each client's weight in the mean of a split, from (..., clients, splits) samples."""
     totals = np.maximum(num_samples.sum(axis=-2, keepdims=True), 1)
     return np.asarray(num_samples / totals, dtype=np.float64)

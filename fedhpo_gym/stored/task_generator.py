@@ -21,8 +21,8 @@ from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import DamagedDataError, require_known
 from fedhpo_gym.core.seeding import stream, streams
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.stored.catalogue import find, open_card
-from fedhpo_gym.stored.meta_data import COSTS, LOSS, gate, score_of
+from fedhpo_gym.stored.catalogue import find_stored, open_card
+from fedhpo_gym.stored.meta_data import COSTS, LOSS, explained_entropy, smooth_gate
 from fedhpo_gym.stored.surrogate_models import (
     HIDDEN_BITS,
     MAX_HIDDEN,
@@ -260,7 +260,7 @@ class TaskGenerator:
             better = losses[rows, best] < tasks.best
             tasks.best[better] = losses[rows, best][better]
             tasks.best_action[better] = moved[rows, best][better]
-        tasks.best[:] = score_of(tasks.best, tasks.entropy)
+        tasks.best[:] = explained_entropy(tasks.best, tasks.entropy)
 
     def _scores(self, tasks: GeneratedTasks, inputs: Exact, cell: int) -> Exact:
         """Return what networks answer of the loss of (n, k, F) inputs in n tasks, (n, k)."""
@@ -310,7 +310,7 @@ class TaskGenerator:
         """Return the scores of (n, d) actions in n tasks without noise; by default, at the end."""
         inputs = self._first(self.space.rounded_features(actions))[:, None]
         losses = _values(tasks.bounded[:, self._loss], self._scores(tasks, inputs, cell)[:, 0])
-        return score_of(losses, tasks.entropy)
+        return explained_entropy(losses, tasks.entropy)
 
     def _moved(self, curve: Exact, columns: NDArray[np.intp], noise: Exact) -> Exact:
         """Return (n, rounds, measured) scores of another seed."""
@@ -351,7 +351,7 @@ class TaskGenerator:
         """Return (..., columns) scores of (..., H) sums of the first layer; all sums are exact."""
         last = len(self._weights) - 1
         for layer in range(1, last + 1):
-            hidden = on_grid(gate(sums), HIDDEN_BITS, MAX_HIDDEN)
+            hidden = on_grid(smooth_gate(sums), HIDDEN_BITS, MAX_HIDDEN)
             weight, bias = self._weights[layer][network], self._biases[layer][network]
             if layer == last:
                 weight, bias = weight[:, columns], bias[columns]
@@ -396,14 +396,14 @@ def _values(bounded: Exact, scores: Exact) -> Exact:
     return np.asarray(np.maximum(values, 0.0))
 
 
-def stem(space: str) -> str:
+def generator_stem(space: str) -> str:
     """Return how files of a search space are called."""
     return f"FedHPO-Generated-{space}"
 
 
 def has_generator(env_id: str) -> bool:
     """Return whether the generator of an id is here."""
-    return find(stem(GENERATED_IDS[env_id]), f"{SUFFIX}.json") is not None
+    return find_stored(generator_stem(GENERATED_IDS[env_id]), f"{SUFFIX}.json") is not None
 
 
 @validate_call
@@ -415,5 +415,6 @@ def open_generator(space: str) -> TaskGenerator:
         MissingDataError: there is no card of it.
     """
     require_known("search space", space, GENERATED_SPACES)
-    how = f"there is no generator {stem(space)}; fit one with `fedhpo-gym generator {space}`"
-    return open_card(TaskGenerator, stem(space), f"{SUFFIX}.json", how)
+    stem = generator_stem(space)
+    how = f"there is no generator {stem}; fit one with `fedhpo-gym generator {space}`"
+    return open_card(TaskGenerator, stem, f"{SUFFIX}.json", how)

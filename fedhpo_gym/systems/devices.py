@@ -378,7 +378,7 @@ def client_seconds(
     return units * second_per_unit * compute_factor, transfer_s
 
 
-class Endings(NamedTuple):
+class RoundCompletion(NamedTuple):
     """After how long rounds ended, with whose report (its place), and how many counted."""
 
     after_s: Floats
@@ -388,7 +388,7 @@ class Endings(NamedTuple):
 
 def endings(
     report_s: Floats, survives: Bools, wanted: int, deadline_s: float = math.inf
-) -> Endings:
+) -> RoundCompletion:
     """Return when rounds end, each on its own, of (rounds, invited) reports.
 
     With a deadline, the server cannot tell a client that dropped out from a slow one. A round
@@ -404,4 +404,4 @@ def endings(
     after_s = report_s[rows, last]
     if deadline_s < math.inf:
         after_s = np.where(reports < wanted, np.maximum(after_s, deadline_s), after_s)
-    return Endings(after_s, last, np.maximum(reports, 1))
+    return RoundCompletion(after_s, last, np.maximum(reports, 1))

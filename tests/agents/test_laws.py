@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import AGENTS, agent_class, read_problem
-from fedhpo_gym.agents.learned_network import Network, save_network
+from fedhpo_gym.agents.learned_network import LearnedNetwork, save_network
 from fedhpo_gym.agents.policy import Policy, save_policy
 from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.testing.agent import (
@@ -88,16 +88,15 @@ class WithNetwork(AgentConformance):
         self.folder = tmp_path
 
     def options(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
-        space, kind = (
-            read_problem(env, 0).search_space,
-            sys.modules[agent_class(self.name).__module__],
-        )
+        space = read_problem(env, 0).search_space
+        module = sys.modules[agent_class(self.name).__module__]
+        shapes_of = getattr(module, f"{self.name.removeprefix('learned-')}_shapes")
         features = space.features(np.zeros((1, len(space)))).shape[1]
         sizes = {"features": features, "width": 8, "dimensions": len(space), "units": 8}
         sizes |= {"heads": 2, "layers": 1}
-        shapes, rng = kind.shapes(sizes), np.random.default_rng(0)
+        shapes, rng = shapes_of(sizes), np.random.default_rng(0)
         arrays = {name: rng.normal(size=one).astype(np.float32) for name, one in shapes.items()}
-        network = Network(self.name, space, sizes, arrays, "")
+        network = LearnedNetwork(self.name, space, sizes, arrays, "")
         return {"policy": str(save_network(network, self.folder, self.name))}
 
 

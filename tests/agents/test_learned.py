@@ -22,7 +22,13 @@ from fedhpo_gym.agents import (
     run_episode,
 )
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.learned_network import STORED, Network, Shapes, load_network, save_network
+from fedhpo_gym.agents.learned_network import (
+    STORED,
+    LearnedNetwork,
+    Shapes,
+    load_network,
+    save_network,
+)
 from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
@@ -45,12 +51,12 @@ SIZES = {
     "learned-lstm": {"width": 8, "units": 6, "features": FEATURES, "dimensions": 3},
 }
 SHAPES: dict[str, Callable[[Any], Shapes]] = {
-    "learned-transformer": learned_transformer.shapes,
-    "learned-lstm": learned_lstm.shapes,
+    "learned-transformer": learned_transformer.transformer_shapes,
+    "learned-lstm": learned_lstm.lstm_shapes,
 }
 
 
-def made(name: str, seed: int = 0, problem: SearchProblem = PROBLEM) -> Network:
+def made(name: str, seed: int = 0, problem: SearchProblem = PROBLEM) -> LearnedNetwork:
     """Return a network of random weights."""
     rng = np.random.default_rng(seed)
     sizes = SIZES[name]
@@ -58,7 +64,9 @@ def made(name: str, seed: int = 0, problem: SearchProblem = PROBLEM) -> Network:
         key: rng.normal(0.0, 0.7, shape).astype(np.float32)
         for key, shape in SHAPES[name](sizes).items()
     }
-    return Network(name, problem.search_space, sizes, arrays, "python train.py", {"seed": seed})
+    return LearnedNetwork(
+        name, problem.search_space, sizes, arrays, "python train.py", {"seed": seed}
+    )
 
 
 def agent(name: str, problem: SearchProblem = PROBLEM, **given: Any) -> TrialSearch:
@@ -98,12 +106,12 @@ def test_numpy_says_of_candidates_what_torch_says(training: Any, number: int) ->
 
 def test_numpy_acts_as_torch_does(training: Any) -> None:
     torch, network = training.torch, made("learned-lstm")
-    lstm = torch.nn.LSTM(FEATURES + learned_lstm.SEEN, SIZES["learned-lstm"]["units"])
+    lstm = torch.nn.LSTM(FEATURES + learned_lstm.NUM_TRIAL_FEATURES, SIZES["learned-lstm"]["units"])
     arrays = {name: torch.from_numpy(one) for name, one in network.arrays.items()}
     own = {name[5:]: one for name, one in arrays.items() if name.startswith("lstm.")}
     lstm.load_state_dict(own)
     points, scores = trials(12)
-    rows = learned_lstm.inputs(points, scores, network.price(points))
+    rows = learned_lstm.input_rows(points, scores, network.price(points))
     with torch.no_grad():
         state = lstm(torch.from_numpy(rows)[:, None])[0][-1, 0]
         hidden = torch.tanh(arrays["hidden.weight"] @ state + arrays["hidden.bias"])
@@ -117,7 +125,7 @@ def test_a_recurrent_policy_draws_around_what_it_prefers() -> None:
     network.arrays["deviation"][:] = [0.0, 0.1, 0.3]
     asked = np.array([agent("learned-lstm", replace(PROBLEM, seed=seed), policy=network).ask({})
                       for seed in range(300)])  # fmt: skip
-    empty = learned_lstm.inputs(*(one[:0] for one in trials(1)), np.zeros(0, np.float32))
+    empty = learned_lstm.input_rows(*(one[:0] for one in trials(1)), np.zeros(0, np.float32))
     mean = learned_lstm.act(network, empty)
     assert (asked[:, 0] == np.clip(mean[0], -1.0, 1.0)).all()
     inside = np.abs(mean[1:]) + 1.0 < 2.0 - 3 * network.arrays["deviation"][1:]
@@ -130,10 +138,10 @@ def test_a_recurrent_policy_draws_around_what_it_prefers() -> None:
 def test_the_recurrent_state_of_an_episode_is_the_same_alone_and_in_a_batch() -> None:
     network, episodes = made("learned-lstm"), [trials(7, seed) for seed in range(5)]
     points, scores = (np.stack(part) for part in zip(*episodes, strict=True))
-    rows = learned_lstm.inputs(points, scores, network.price(points))
+    rows = learned_lstm.input_rows(points, scores, network.price(points))
     together = learned_lstm.act(network, rows)
     for index, (own, of) in enumerate(episodes):
-        alone = learned_lstm.inputs(own, of, network.price(own))
+        alone = learned_lstm.input_rows(own, of, network.price(own))
         assert np.array_equal(rows[index], alone)
         assert np.array_equal(learned_lstm.act(network, alone), together[index])
 
@@ -146,13 +154,13 @@ def test_what_training_shows_is_what_the_agent_sees(training: Any) -> None:
     view = training.LastTrial.__new__(training.LastTrial)
     view._network, view._width = network, FEATURES
     found = view._seen({**shown, "trials": np.full((1, 1), 4.0)})[0]
-    expected = learned_lstm.inputs(points, scores, network.price(points))
+    expected = learned_lstm.input_rows(points, scores, network.price(points))
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_inputs_of_two_trials_by_hand() -> None:
     points = np.array([[0.1], [0.2]], np.float32)
-    found = learned_lstm.inputs(points, np.array([0.4, 0.2], np.float32), np.array([5.0, 2.5]))
+    found = learned_lstm.input_rows(points, np.array([0.4, 0.2], np.float32), np.array([5.0, 2.5]))
     expected = [
         [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
         [0.1, 0.4, 0.4, 1.0, 0.04, 0.2],

@@ -95,8 +95,8 @@ def test_a_suggestion_that_was_moved_aside_is_promoted_to_where_it_went() -> Non
     first = agent.ask({})
     near = first.copy()
     near[0] *= np.float32(0.999)  # of the same nearest configuration
-    moved = agent._in_pool(near)
+    moved = agent._to_pool(near)
     assert not np.array_equal(moved[:-1], first[:-1])
-    agent._note(moved)
+    agent._record_asked(moved)
     near[-1] = 1.0  # the coordinate of the round
-    np.testing.assert_array_equal(agent._in_pool(near)[:-1], moved[:-1])
+    np.testing.assert_array_equal(agent._to_pool(near)[:-1], moved[:-1])

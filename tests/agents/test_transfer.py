@@ -22,7 +22,7 @@ from fedhpo_gym.agents import AGENTS, Step, agent_class  # noqa: E402
 from fedhpo_gym.agents.base import SearchProblem  # noqa: E402
 from fedhpo_gym.agents.transfer import ablr, cts, ensembles, fsbo, pfn  # noqa: E402
 from fedhpo_gym.agents.transfer import gaussian_process as process  # noqa: E402
-from fedhpo_gym.agents.transfer.base import Known, TransferSearch  # noqa: E402
+from fedhpo_gym.agents.transfer.base import ObservedData, TransferSearch  # noqa: E402
 from fedhpo_gym.evaluation.records import SourceTask  # noqa: E402
 from fedhpo_gym.space import Dimension, SearchSpace  # noqa: E402
 
@@ -86,7 +86,9 @@ def test_the_process_predicts_as_scikit_learn_does() -> None:
 
 def test_the_settings_are_the_likeliest() -> None:
     x = RNG.random((25, 2))
-    task = Known(x, process.normal_scores(np.sin(6.0 * x[:, 0]) + 0.1 * RNG.standard_normal(25)))
+    task = ObservedData(
+        x, process.normal_scores(np.sin(6.0 * x[:, 0]) + 0.1 * RNG.standard_normal(25))
+    )
 
     def posterior(settings: np.ndarray) -> float:
         kernel = ConstantKernel(np.exp(settings[2])) * Matern(np.exp(settings[:2]), nu=2.5)
@@ -98,11 +100,11 @@ def test_the_settings_are_the_likeliest() -> None:
         prior += norm.logpdf(settings[2]) + norm.logpdf(settings[3], process.NOISE)
         return float(likelihood + prior)
 
-    found = process.likeliest([task])
+    found = process.fit_settings([task])
     for axis, step in itertools.product(range(4), (-0.1, 0.1)):
         assert posterior(found) > posterior(found + step * (np.arange(4) == axis))
     assert found[0] < found[1]  # the second does not matter
-    np.testing.assert_allclose(process.likeliest([task, task]), found, atol=1.0)
+    np.testing.assert_allclose(process.fit_settings([task, task]), found, atol=1.0)
 
 
 def test_improvement_is_the_mean_of_draws_and_finite_far_away() -> None:
@@ -120,8 +122,8 @@ def test_equal_scores_share_a_rank() -> None:
 
 
 def test_a_source_is_its_best_and_a_draw() -> None:
-    known = Known(RNG.random((50, 2)), RNG.permutation(50) / 50.0)
-    found = process.sample_of(known, 20, 5)
+    known = ObservedData(RNG.random((50, 2)), RNG.permutation(50) / 50.0)
+    found = process.subsample(known, 20, 5)
     assert len({*map(tuple, found.points)}) == 20
     best = known.points[np.argsort(-known.scores)[:5]]
     assert {*map(tuple, best)} <= {*map(tuple, found.points)}
@@ -130,14 +132,20 @@ def test_a_source_is_its_best_and_a_draw() -> None:
 
 def test_what_is_learned_is_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_MADE", {})
-    one = [Known(np.zeros((3, 2)), np.arange(3.0))]
-    first = process.made_once("test", one, object)
-    assert process.made_once("test", [Known(np.zeros((3, 2)), np.arange(3.0))], object) is first
-    assert process.made_once("test", [Known(np.ones((3, 2)), np.arange(3.0))], object) is not first
-    monkeypatch.setattr(process, "KEPT", 2)
-    process.made_once("another", one, object)
+    one = [ObservedData(np.zeros((3, 2)), np.arange(3.0))]
+    first = process.cached_by_sources("test", one, object)
+    assert (
+        process.cached_by_sources("test", [ObservedData(np.zeros((3, 2)), np.arange(3.0))], object)
+        is first
+    )
+    assert (
+        process.cached_by_sources("test", [ObservedData(np.ones((3, 2)), np.arange(3.0))], object)
+        is not first
+    )
+    monkeypatch.setattr(process, "CACHE_SIZE", 2)
+    process.cached_by_sources("another", one, object)
     assert len(process._MADE) == 2
-    assert process.made_once("test", one, object) is not first  # the oldest went
+    assert process.cached_by_sources("test", one, object) is not first  # the oldest went
 
 
 def test_ranking_losses_are_pairs_in_another_order() -> None:
@@ -152,9 +160,9 @@ def test_ranking_losses_are_pairs_in_another_order() -> None:
 def test_weights_count_the_draws_in_which_a_model_is_best() -> None:
     losses = np.array([[0, 5, 2, 2], [9, 9, 9, 9], [1, 2, 2, 3]])
     # The second is far worse than the last, its own; the last takes the draw in which both tie.
-    np.testing.assert_allclose(ensembles.weights_of(losses), [0.5, 0.0, 0.5])
+    np.testing.assert_allclose(ensembles.ranking_weights(losses), [0.5, 0.0, 0.5])
     np.testing.assert_allclose(
-        ensembles.weights_of(np.array([[0, 1], [0, 1], [7, 7]])), [0.5, 0.5, 0]
+        ensembles.ranking_weights(np.array([[0, 1], [0, 1], [7, 7]])), [0.5, 0.5, 0]
     )
 
 
@@ -179,14 +187,14 @@ def test_an_ensemble_asks_every_model_about_every_point(monkeypatch: pytest.Monk
     monkeypatch.setattr(process, "REMEMBERED", 3)
     close(agent.means(points[::-1]), means[:, ::-1])
 
-    own, weights = Known(points[:5], np.arange(5.0)), np.array([0.5, 0.0, 0.3, 0.0, 0.2])
+    own, weights = ObservedData(points[:5], np.arange(5.0)), np.array([0.5, 0.0, 0.3, 0.0, 0.2])
     model = agent.model(own)
     mean = weights @ np.vstack([means, model.mean(points)])
     expected = process.log_expected_improvement(mean, np.ones(9), float(mean[:5].max()))
     close(agent.improvement(weights, own, points, np.ones(9)), expected)
 
     variance = weights**2 @ np.vstack([deviations, model.deviation(points)]) ** 2
-    monkeypatch.setattr(ensembles, "weights_of", lambda _: weights)
+    monkeypatch.setattr(ensembles, "ranking_weights", lambda _: weights)
     best = float(mean[:5].max())
     expected = process.log_expected_improvement(mean, np.sqrt(variance), best)
     close(agent.prefer(own, points, RNG), expected)
@@ -194,7 +202,7 @@ def test_an_ensemble_asks_every_model_about_every_point(monkeypatch: pytest.Monk
 
 def test_sources_say_where_to_look_while_own_scores_are_equal() -> None:
     agent, points = made("rgpe"), np.random.default_rng(0).random((400, 4))
-    found = agent.prefer(Known(points[:5], np.zeros(5)), points, np.random.default_rng(0))
+    found = agent.prefer(ObservedData(points[:5], np.zeros(5)), points, np.random.default_rng(0))
     chosen = points[np.argsort(-found)[:20]]
     assert bowl(chosen, 0.68).mean() > np.quantile(bowl(points, 0.68), 0.8)
 
@@ -202,7 +210,7 @@ def test_sources_say_where_to_look_while_own_scores_are_equal() -> None:
 def test_the_transfer_acquisition_is_its_formula() -> None:
     agent, points = made("taf-r"), np.random.default_rng(0).random((9, 4))
     assert isinstance(agent, process.EnsembleSearch)
-    own = Known(points[:5], bowl(points[:5], 0.68))
+    own = ObservedData(points[:5], bowl(points[:5], 0.68))
     model = agent.model(own)
     gain = process.log_expected_improvement(*model.predict(points), model.best)
     total = ensembles.TOP * np.exp(gain)
@@ -220,7 +228,7 @@ def test_the_transfer_acquisition_is_its_formula() -> None:
 def test_a_portfolio_begins_with_the_best_on_average() -> None:
     agent, points = made("zero-shot"), np.random.default_rng(0).random((50, 4))
     assert isinstance(agent, process.EnsembleSearch)
-    none = Known(np.empty((0, 4)), np.empty(0))
+    none = ObservedData(np.empty((0, 4)), np.empty(0))
     found = agent.prefer(none, points, RNG)
     means = np.array([model.mean(points) for model in agent.models])
     assert found.argmax() == means.sum(axis=0).argmax()
@@ -245,7 +253,7 @@ def test_the_box_holds_the_best_of_every_source() -> None:
     best = np.array([SPACE.features(t.actions)[t.scores.argmax()] for t in SOURCES])
     candidates = np.random.default_rng(1).random((400, 4))
     candidates[7] = best.mean(axis=0)
-    found = agent.prefer(Known(np.empty((0, 4)), np.empty(0)), candidates, RNG)
+    found = agent.prefer(ObservedData(np.empty((0, 4)), np.empty(0)), candidates, RNG)
     inside = ((candidates >= best.min(axis=0)) & (candidates <= best.max(axis=0))).all(axis=1)
     assert 0 < inside.sum() < 400
     assert found[inside].min() > found[~inside].max()
@@ -271,7 +279,7 @@ def test_a_prior_fitted_network_follows_the_scores_it_is_told() -> None:
     agent, rng = made("pfn"), np.random.default_rng(0)
     assert isinstance(agent, pfn.PriorFittedSearch)
     points = np.random.default_rng(1).random((90, 4))
-    network = process.made_once("pfn", agent.sources, agent._trained)
+    network = process.cached_by_sources("pfn", agent.sources, agent._train)
     found = []
     for _ in range(40):  # functions of its prior that are like no source
         values = pfn.drawn_function(points, rng)
@@ -317,7 +325,7 @@ def test_what_is_learned_depends_on_the_sources_alone(monkeypatch: pytest.Monkey
     for module in (ablr, cts, fsbo, pfn):
         monkeypatch.setattr(module, "STEPS", 5)
     monkeypatch.setattr(process, "_MADE", {})
-    own, candidates = Known(RNG.random((6, 4)), RNG.random(6)), RNG.random((900, 4))
+    own, candidates = ObservedData(RNG.random((6, 4)), RNG.random(6)), RNG.random((900, 4))
     for name in NAMES:
         torch.set_num_threads(1)
         first = made(name).prefer(own, candidates, np.random.default_rng(0))

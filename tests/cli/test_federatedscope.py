@@ -12,7 +12,7 @@ import pytest
 
 from federatedscope_peer import pretend
 from fedhpo_gym.backends.federatedscope import installation as module
-from fedhpo_gym.backends.federatedscope.installation import CARD, VARIABLE, find
+from fedhpo_gym.backends.federatedscope.installation import CARD, VARIABLE, find_installation
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import PeerError
 from fedhpo_gym.tasks import TASKS
@@ -78,8 +78,8 @@ def test_what_is_installed_is_found(
     assert set(module.DIRECT) <= set(fixed)
     assert set(json.loads((folder / CARD).read_text(encoding="utf-8"))) == {"source", "interpreter"}
     monkeypatch.setenv(VARIABLE, str(folder))
-    assert find().interpreter == Path(venv[-1]) / "bin" / "python"
-    assert str(find().source) == tree
+    assert find_installation().interpreter == Path(venv[-1]) / "bin" / "python"
+    assert str(find_installation().source) == tree
 
 
 @pytest.mark.parametrize("step", ["venv", "pip"])

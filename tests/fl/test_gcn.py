@@ -21,7 +21,7 @@ from fedhpo_gym.data.graphs import from_dense  # noqa: E402
 from fedhpo_gym.data.records import make_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models.gcn import GCN, SparseMatrix, take, transpose, with_ones  # noqa: E402
+from fedhpo_gym.fl.models.gcn import GCN, SparseMatrix, take_sparse_rows, transpose, with_ones  # noqa: E402
 from plain_models import plain_gcn  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -113,9 +113,9 @@ def test_sparse_matrices_are_the_dense_ones(height: int, width: int, seed: int) 
     )
     some = rng.permutation(height)[: rng.integers(height + 1)]
     columns = np.flatnonzero(rng.random(width) < 0.5)
-    np.testing.assert_array_equal(take(rows, some)[every(len(some))], dense[some])
+    np.testing.assert_array_equal(take_sparse_rows(rows, some)[every(len(some))], dense[some])
     np.testing.assert_array_equal(
-        take(rows, some, columns)[every(len(some))], dense[some][:, columns]
+        take_sparse_rows(rows, some, columns)[every(len(some))], dense[some][:, columns]
     )
     other = rng.normal(size=(width, 5)).astype("f")
     product = SparseMatrix(rows, CPU) @ torch.from_numpy(other)

@@ -26,10 +26,10 @@ from fedhpo_gym.stored.health import (
     KINDS,
     Difficulty,
     best_of,
+    default_configuration,
     difficulty_of,
-    open_card,
+    open_stored,
     seed_error,
-    usual,
     variance_shares,
 )
 from fedhpo_gym.stored.table import Table
@@ -83,19 +83,19 @@ def test_few_configurations_say_no_error_and_of_twelve_six_are_used() -> None:
 
 
 def test_the_usual_configuration_is_plain_averaging() -> None:
-    found = usual(get_task("JointFew-ExamLondon").space)
+    found = default_configuration(get_task("JointFew-ExamLondon").space)
     assert found["server_optimizer"] == "none"
     assert not {"server_learning_rate", "model_width"} & set(found)
     assert (found["learning_rate"], found["batch_size"], found["step_size"]) == (0.1, 32, 1)
     assert (found["momentum"], found["rate_decay"], found["model"]) == (0.0, 1.0, "lr")
-    assert usual(get_task("JointPrivate-ExamLondon").space)["update_clip"] == 1.0
+    assert default_configuration(get_task("JointPrivate-ExamLondon").space)["update_clip"] == 1.0
     grid = get_task("LR-CreditG-v1").space.discretized()
-    assert grid.validate(usual(grid)) == usual(grid)
+    assert grid.validate(default_configuration(grid)) == default_configuration(grid)
 
 
 @pytest.mark.slow
 def test_figures_of_a_table_are_those_of_its_numbers() -> None:
-    stored = open_card(EMBEDDED_FOLDER / "LR-CreditG-v1-fedavg-standardized.table.json")
+    stored = open_stored(EMBEDDED_FOLDER / "LR-CreditG-v1-fedavg-standardized.table.json")
     assert isinstance(stored, Table)
     found = difficulty_of(stored)
     # (rounds, hyperparameters.., rates, seeds)
@@ -111,7 +111,7 @@ def test_figures_of_a_table_are_those_of_its_numbers() -> None:
 
 @pytest.mark.slow
 def test_a_space_in_which_nothing_learns_is_no_contest_and_has_no_share() -> None:
-    found = difficulty_of(open_card(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json"))
+    found = difficulty_of(open_stored(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json"))
     assert found.useless == 1.0
     assert found.best > found.guess
     assert np.isnan(found.scaled(25)[0])
@@ -126,7 +126,7 @@ def test_the_page_has_a_row_of_every_card_and_says_what_is_computed() -> None:
     assert len(rows) == len(CARDS) + 1, "run `fedhpo-gym difficulty > docs/difficulty.md`"
     for card in CARDS:
         if card.name.startswith(ROW_OF):
-            assert f"| {' | '.join(_cells(open_card(card)))} |" in rows
+            assert f"| {' | '.join(_cells(open_stored(card)))} |" in rows
 
 
 @pytest.mark.raw
@@ -156,7 +156,7 @@ def test_a_problem_without_numbers_is_trained() -> None:
     assert len(cells) == len(DIFFICULTY_HEADS)
     # Six configurations say nothing of ten trials, nor of twenty-five.
     named = dict(zip(DIFFICULTY_HEADS, cells, strict=True))
-    unknown = {"left 10", "left 25", "left 50", "of the usual", "contest"}
+    unknown = {"left 10", "left 25", "left 50", "of the default", "contest"}
     unknown |= {"seeds left", "seeds gained"}
     assert {head for head, cell in named.items() if cell == "–"} == unknown
 

@@ -25,7 +25,7 @@ from fedhpo_gym.stored.health import (
     faults,
     health_of,
     health_on,
-    open_card,
+    open_stored,
     write_health,
 )
 from fedhpo_gym.stored.lattice import StoredNumbers, landscape_of
@@ -202,7 +202,7 @@ COMMAND = "fedhpo-gym health --write"
 def version_one() -> list[Path]:
     """Return the cards of stored tables of version 1 or later."""
     tables = [card for card in CARDS if card.name.endswith(".table.json")]
-    return [card for card in tables if open_card(card).identity.version]
+    return [card for card in tables if open_stored(card).identity.version]
 
 
 def faults_of(stored: StoredNumbers) -> list[str]:
@@ -211,7 +211,7 @@ def faults_of(stored: StoredNumbers) -> list[str]:
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.removesuffix(".json"))
 def test_every_card_states_the_health_of_its_numbers(card: Path) -> None:
-    stored = open_card(card)
+    stored = open_stored(card)
     found = health_on(stored, COMMAND)
     assert stored.card[LABELS]["val_loss"] > 0
     optimum = found["optimum"]["configuration"]
@@ -224,22 +224,22 @@ def test_every_card_states_the_health_of_its_numbers(card: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_card_of_a_surrogate_states_is_true() -> None:
-    stored = open_card(EMBEDDED_FOLDER / "GNN-CiteSeer-v1-fedprox.surrogate.json")
+    stored = open_stored(EMBEDDED_FOLDER / "GNN-CiteSeer-v1-fedprox.surrogate.json")
     assert agree(health_of(stored), dict(health_on(stored, COMMAND)))
 
 
 def test_tables_of_version_one_are_healthy() -> None:
-    found = {card.name: words for card in version_one() if (words := faults_of(open_card(card)))}
+    found = {card.name: words for card in version_one() if (words := faults_of(open_stored(card)))}
     assert found.keys() == UNHEALTHY.keys(), found
 
 
 def test_a_degenerate_table_would_be_noticed() -> None:
     words = ["optimum loses to the label frequencies", "optimum at more than one edge"]
-    assert faults_of(open_card(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json")) == words
+    assert faults_of(open_stored(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json")) == words
 
 
 def test_a_wrong_figure_would_be_noticed() -> None:
-    stored = open_card(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json")
+    stored = open_stored(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json")
     found = dict(health_on(stored, COMMAND))
     changes: list[dict[str, Any]] = [{"seed_noise": found["seed_noise"] * 1.01}, {"edges": {}}]
     for change in (*changes, {"new": None}):

@@ -9,7 +9,7 @@ import pytest
 
 from fedhpo_gym.building import meta_data
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, UnknownNameError
-from fedhpo_gym.stored.meta_data import LOSS, MetaData, open_meta_data, score_of
+from fedhpo_gym.stored.meta_data import LOSS, MetaData, explained_entropy, open_meta_data
 from fedhpo_gym.tasks.meta import META_SPACES
 from made_meta_data import NAMES, OWN, SHARED, made_tasks, write_made
 
@@ -53,7 +53,7 @@ def test_scores_are_explained_entropy(card: Path) -> None:
     assert data.scores[task, place, -1, -1] == pytest.approx(expected)
     assert (data.scores[losses > 1e30] == 0.0).all()
     assert (losses > 1e30).any()
-    assert score_of(np.array([0.5, 2.0]), np.array([1.0, 1.0])).tolist() == [0.5, 0.0]
+    assert explained_entropy(np.array([0.5, 2.0]), np.array([1.0, 1.0])).tolist() == [0.5, 0.0]
 
 
 @pytest.mark.parametrize("space", META_SPACES)

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.listing import answering_tasks
 from fedhpo_gym.cli.problems import limits_of, limits_request
 from fedhpo_gym.envs.trial import truth as truths
 from fedhpo_gym.envs.truth import Truth
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.stored import remembered
-from fedhpo_gym.stored.health import health_cards, open_card
+from fedhpo_gym.stored.health import health_cards, open_stored
 from fedhpo_gym.stored.surrogate import Surrogate
 
 ID = "MO-FedHPO-GNN-CiteSeer-v1"
@@ -112,7 +112,7 @@ def test_a_result_of_another_form_is_computed_again(
     known = all_of(anew())
     [path] = cache.iterdir()
     results = remembered.read_results(path)
-    remembered.write_results(path, {key: change(good) for key, good in results.items()})
+    remembered.write_remembered(path, {key: change(good) for key, good in results.items()})
     np.testing.assert_equal(all_of(anew()), known)
     assert remembered.read_results(path) == results
 
@@ -185,9 +185,9 @@ def test_default_arguments_of_every_surrogate_search_nothing(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(truths, "search", lambda *_: pytest.fail("it is stored"))
     [card] = [card for card in health_cards() if card.name == name]
-    stored = open_card(card)
+    stored = open_stored(card)
     assert isinstance(stored, Surrogate)
-    for task in answering(stored):
+    for task in answering_tasks(stored):
         arguments = {option: getattr(task, option) for option in task.options}
         settings = {"settings": dict(task.settings) or None, "backend": "surrogate"}
         for prefix in ("", "MO-"):
@@ -204,8 +204,8 @@ def test_limits_of_every_stored_problem_are_stored(
     card: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    stored = open_card(card)
-    for task in answering(stored):
+    stored = open_stored(card)
+    for task in answering_tasks(stored):
         backend = "surrogate" if isinstance(stored, Surrogate) else "tabular"
         limits_of(task, backend)
     assert not (tmp_path / "fedhpo_gym").exists()
@@ -213,7 +213,7 @@ def test_limits_of_every_stored_problem_are_stored(
 
 def test_stored_limits_are_those_that_are_computed() -> None:
     [card] = [one for one in health_cards() if one.name == SURROGATES[0]]
-    task = answering(open_card(card))[0]
+    task = answering_tasks(open_stored(card))[0]
     _, _, compute = limits_request(task, "surrogate")
     assert limits_of(task, "surrogate") == compute()
 

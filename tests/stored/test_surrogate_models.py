@@ -15,11 +15,11 @@ from fedhpo_gym.stored import surrogate_models
 from fedhpo_gym.stored.surrogate_rows import (
     LARGEST_LOSS,
     CurveInputs,
+    client_shares,
     num_outputs,
     objectives,
     to_metrics,
     to_outputs,
-    weights_of,
 )
 
 SPACE = SearchSpace(
@@ -170,7 +170,7 @@ def test_metrics_come_back_from_outputs() -> None:
     values = metrics()
     values[..., 0] = np.minimum(values[..., 0], LARGEST_LOSS / 2)  # what is larger counts as that
     values[2, :, 1, 0] = [4.0, 0.0, 0.0]  # a split in which one client has all of the loss
-    weights = np.repeat(weights_of(SAMPLES)[None], len(values), axis=0)
+    weights = np.repeat(client_shares(SAMPLES)[None], len(values), axis=0)
     values *= weights[..., None] > 0  # no samples, no metrics
     best_round = np.array([1, 2, 30, 5, 9, 400, 77])
     outputs = to_outputs(values, best_round, weights)
@@ -181,7 +181,7 @@ def test_metrics_come_back_from_outputs() -> None:
 
 
 def test_what_a_client_without_samples_reports_does_not_matter() -> None:
-    values, weights = metrics(n=2), np.repeat(weights_of(SAMPLES)[None], 2, axis=0)
+    values, weights = metrics(n=2), np.repeat(client_shares(SAMPLES)[None], 2, axis=0)
     values[:, 1, 0] = np.nan  # the second client has no training samples
     outputs = to_outputs(values, np.ones(2, np.int64), weights)
     assert np.isfinite(outputs).all()
@@ -190,7 +190,7 @@ def test_what_a_client_without_samples_reports_does_not_matter() -> None:
 
 
 def test_outputs_out_of_range_become_metrics_in_range() -> None:
-    weights = np.repeat(weights_of(SAMPLES)[None], 2, axis=0)
+    weights = np.repeat(client_shares(SAMPLES)[None], 2, axis=0)
     outputs = np.full((2, num_outputs(3)), 3.0, np.float32)
     outputs[1] = -3.0
     values = to_metrics(outputs, weights)
@@ -210,7 +210,7 @@ def crowd_of(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     samples = rng.integers(0, 30, (MANY, len(SPLITS)))
     samples[::7] = 0
     values = rng.beta(0.8, 0.6, (n, MANY, len(SPLITS), len(METRICS)))
-    weights = np.repeat(weights_of(samples)[None], n, axis=0)
+    weights = np.repeat(client_shares(samples)[None], n, axis=0)
     return values * (weights[..., None] > 0), weights
 
 
@@ -257,7 +257,7 @@ def test_many_clients_get_the_same_bits_together_and_alone() -> None:
 
 def test_objectives_are_the_means_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedhpo_gym.stored.surrogate_rows.LARGEST_LOSS", 1e3)
-    values, weights = metrics(n=4), np.repeat(weights_of(SAMPLES)[None], 4, axis=0)
+    values, weights = metrics(n=4), np.repeat(client_shares(SAMPLES)[None], 4, axis=0)
     outputs = to_outputs(values, np.ones(4, np.int64), weights)
     found = objectives(outputs, weights)
     for row in range(4):

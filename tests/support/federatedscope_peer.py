@@ -17,7 +17,7 @@ from typing import Any
 from fedhpo_gym.backends.federatedscope import process
 from fedhpo_gym.backends.federatedscope.backend import CourseRequest, RemoteCourse
 from fedhpo_gym.backends.federatedscope.courses import FederatedScopeCourses
-from fedhpo_gym.backends.federatedscope.installation import RUNNER, find
+from fedhpo_gym.backends.federatedscope.installation import RUNNER, find_installation
 from fedhpo_gym.backends.federatedscope.process import Peer
 from fedhpo_gym.tasks import Instance, Task, get_task
 
@@ -94,7 +94,7 @@ def pretend_saying(folder: Path, said: Sequence[Sequence[str]]) -> dict[str, str
 
 
 def record(source: str, interpreter: str, name: str) -> None:
-    peer = Peer(find(source, interpreter))
+    peer = Peer(find_installation(source, interpreter))
     courses = []
     for task, configuration, rate in RECORDINGS[name]:
         request = CourseRequest(task, configuration, rate, 1, task.max_round, task.evaluated_rounds)

@@ -22,7 +22,7 @@ from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.course import FULL_BATCH, Course, JobClock, PerClient
+from fedhpo_gym.fl.course import FULL_BATCH, Course, PerClient, TrainingClock
 from fedhpo_gym.fl.participants import RoundLayout, batch_rows, client_orders, client_streams
 
 State = dict[str, Tensor]
@@ -398,7 +398,7 @@ def plain_asynchronous(
     course: Course,
     algorithm: str,
     aggregations: int,
-    clock: JobClock,
+    clock: TrainingClock,
     broadcast: float = 1.0,
     upload: float = 1.0,
 ) -> tuple[list[Metrics], list[float]]:

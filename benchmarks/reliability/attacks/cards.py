@@ -25,9 +25,9 @@ from fedhpo_gym.stored.health import (
     faults,
     health_of,
     health_on,
-    inert,
     labels_on,
-    open_card,
+    open_stored,
+    unimportant,
 )
 from fedhpo_gym.tasks import get_task
 
@@ -116,16 +116,16 @@ def _told(told: Told) -> Callable[[Path], str]:
         main(words)
         main([*words, "--json"])
         description(get_task(told.task), told.backend, told.task)
-        stored = open_card(path)
+        stored = open_stored(path)
         health = health_on(stored, "write it again")
         faults(health, labels_on(stored))
-        inert(health)
+        unimportant(health)
         return "fine"
 
     return tell
 
 
 def _asked(path: Path) -> str:
-    stored = open_card(path)
+    stored = open_stored(path)
     agree(health_of(stored), stored.card.get("health"))
     return "fine"

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
-from fedhpo_gym.agents.transfer.base import Known
+from fedhpo_gym.agents.transfer.base import ObservedData
 from fedhpo_gym.agents.transfer.networks import nn, torch
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import require_optional
@@ -32,36 +32,38 @@ def function_of(model: BayesianRidge, features: Floats) -> tuple[Floats, Floats]
 class AdaptiveRegressionSearch(process.EnsembleSearch):
     """Expected improvement of a linear model on features that all source tasks share."""
 
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
-        known = self._features(own.points)
-        model = linear_model(known, process.normal_scores(own.scores))
-        best = float(function_of(model, known)[0].max())
-        found = function_of(model, self._features(candidates))
-        return process.log_expected_improvement(*found, best)
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
+        features = self._features(trials.points)
+        model = linear_model(features, process.normal_scores(trials.scores))
+        best = float(function_of(model, features)[0].max())
+        prediction = function_of(model, self._features(candidates))
+        return process.log_expected_improvement(*prediction, best)
 
     def _features(self, points: Floats) -> Floats:
-        network = process.made_once("ablr", self.sources, self._trained)
-        with networks.one_thread():
-            found = network(networks.tensor(points)).double()
-        return np.column_stack([found.numpy(), np.ones(len(points))])
+        network = process.cached_by_sources("ablr", self.sources, self._train)
+        with networks.single_thread():
+            outputs = network(networks.tensor(points)).double()
+        return np.column_stack([outputs.numpy(), np.ones(len(points))])
 
-    def _trained(self) -> nn.Module:
-        with networks.seeded("transfer ablr") as rng:
+    def _train(self) -> nn.Module:
+        with networks.seeded_torch("transfer ablr") as rng:
             layers = networks.perceptron((self.sources[0].points.shape[1], *WIDTHS), nn.Tanh)
             network = nn.Sequential(layers, nn.Tanh())
             precisions = nn.Parameter(torch.tensor([0.0, 1.5]).repeat(len(self.sources), 1))
             network.register_parameter("precisions", precisions)
 
             def loss() -> torch.Tensor:
-                tasks, x, y = networks.drawn_tasks(self.sources, TASKS, SHOTS, rng)
+                tasks, x, y = networks.draw_tasks(self.sources, TASKS, SHOTS, rng)
                 weights, noise = torch.exp(-precisions[tasks]).T
                 features = nn.functional.pad(network(x), (0, 1), value=1.0)
                 factor = features * weights[:, None, None].sqrt()
                 normal = torch.distributions.LowRankMultivariateNormal(
                     torch.zeros_like(y), factor, noise[:, None].expand_as(y)
                 )
-                found = normal.log_prob(y)  # type: ignore[no-untyped-call]
-                return torch.as_tensor(-found.mean() / y.shape[1])
+                log_likelihood = normal.log_prob(y)  # type: ignore[no-untyped-call]
+                return torch.as_tensor(-log_likelihood.mean() / y.shape[1])
 
-            networks.train(network, loss, STEPS, RATE)
+            networks.minimise(network, loss, STEPS, RATE)
         return network

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
-from fedhpo_gym.agents.transfer.base import Known
+from fedhpo_gym.agents.transfer.base import ObservedData
 from fedhpo_gym.agents.transfer.gaussian_process import ndtri, rankdata
 from fedhpo_gym.agents.transfer.networks import nn, torch
 from fedhpo_gym.core.arrays import Floats
@@ -30,26 +30,28 @@ class CopulaSearch(process.EnsembleSearch):
 
     eager = True
 
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
-        network = process.made_once("cts", self.sources, self._trained)
-        with networks.one_thread():
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
+        network = process.cached_by_sources("cts", self.sources, self._train)
+        with networks.single_thread():
             mean, spread = network(networks.tensor(candidates)).double().numpy().T
         deviation = np.logaddexp(0.0, spread) + LEAST
         return np.asarray(mean + deviation * rng.standard_normal(len(mean)))
 
-    def _trained(self) -> nn.Sequential:
-        points = networks.tensor(np.concatenate([one.points for one in self.sources]))
-        scores = [copula_scores(one.scores) for one in self.sources]
+    def _train(self) -> nn.Sequential:
+        points = networks.tensor(np.concatenate([source.points for source in self.sources]))
+        scores = [copula_scores(source.scores) for source in self.sources]
         targets = networks.tensor(np.concatenate(scores))
-        with networks.seeded("transfer cts"):
+        with networks.seeded_torch("transfer cts"):
             network = networks.perceptron((points.shape[1], HIDDEN, HIDDEN, HIDDEN, 2), nn.ReLU)
 
             def loss() -> torch.Tensor:
-                chosen = torch.randint(len(points), (BATCH,))
-                mean, spread = network(points[chosen]).T
+                rows = torch.randint(len(points), (BATCH,))
+                mean, spread = network(points[rows]).T
                 deviation = nn.functional.softplus(spread) + LEAST
-                away = (targets[chosen] - mean) / deviation
-                return torch.as_tensor((0.5 * away**2 + torch.log(deviation)).mean())
+                z = (targets[rows] - mean) / deviation
+                return torch.as_tensor((0.5 * z**2 + torch.log(deviation)).mean())
 
-            networks.train(network, loss, STEPS, RATE)
+            networks.minimise(network, loss, STEPS, RATE)
         return network

@@ -1,10 +1,15 @@
-"""Optimizers that weigh Gaussian processes of source tasks, or look where these were good."""
+"""Optimizers that weight Gaussian processes of source tasks, or search where these were good.
+
+All derive from `EnsembleSearch` and implement `transfer`, which returns a preference for each of
+(c, F) candidates. RGPE and TST-R average the models of all tasks, TAF-R averages improvements, the
+zero-shot portfolio ignores its own scores, and the bounding box only restricts candidates.
+"""
 
 from functools import cached_property
 
 import numpy as np
 
-from fedhpo_gym.agents.transfer.base import Known
+from fedhpo_gym.agents.transfer.base import ObservedData
 from fedhpo_gym.agents.transfer.gaussian_process import (
     EnsembleSearch,
     GaussianProcessSearch,
@@ -28,18 +33,18 @@ def ranking_losses(predicted: Floats, scores: Floats, against: Floats) -> Floats
     return np.asarray(np.count_nonzero(below) + less.astype(np.float32) @ should)
 
 
-def weights_of(losses: Floats) -> Floats:
+def ranking_weights(losses: Floats) -> Floats:
     """Return (m,) how often each of m models has the least of (m, S) losses, the last its own.
 
     Where models tie, the draw is shared, but its own takes all that it ties for. A source whose
     median is above the `QUANTILE` of its own has no weight.
     """
-    kept = np.median(losses, axis=1) <= np.quantile(losses[-1], QUANTILE)
-    kept[-1] = True
-    considered = np.where(kept[:, None], losses, np.inf)
-    least = considered == considered.min(axis=0)
-    least[:-1, least[-1]] = False
-    return np.asarray((least / least.sum(axis=0)).mean(axis=1))
+    is_kept = np.median(losses, axis=1) <= np.quantile(losses[-1], QUANTILE)
+    is_kept[-1] = True
+    eligible_losses = np.where(is_kept[:, None], losses, np.inf)
+    is_least = eligible_losses == eligible_losses.min(axis=0)
+    is_least[:-1, is_least[-1]] = False
+    return np.asarray((is_least / is_least.sum(axis=0)).mean(axis=1))
 
 
 class RankingEnsemble(EnsembleSearch):
@@ -51,22 +56,26 @@ class RankingEnsemble(EnsembleSearch):
     own scores are equal, all sources weigh the same.
     """
 
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
-        model = self.model(own)
-        mean, deviation = self.means(own.points), self.deviations(own.points)
-        noise = rng.standard_normal((len(mean) + 1, DRAWS, len(own.scores)))
-        drawn = mean[:, None] + deviation[:, None] * noise[:-1]
-        around, spread = model.leave_one_out()
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
+        model = self.model(trials)
+        mean, deviation = self.means(trials.points), self.deviations(trials.points)
+        noise = rng.standard_normal((len(mean) + 1, DRAWS, len(trials.scores)))
+        draws = mean[:, None] + deviation[:, None] * noise[:-1]
+        loo_mean, spread = model.leave_one_out()
         losses = [
-            *(ranking_losses(one, own.scores, one) for one in drawn),
-            ranking_losses(around + spread * noise[-1], own.scores, model.targets),
+            *(ranking_losses(draw, trials.scores, draw) for draw in draws),
+            ranking_losses(loo_mean + spread * noise[-1], trials.scores, model.targets),
         ]
-        even = np.append(np.full(len(mean), 1.0 / len(mean)), 0.0)  # equal scores rank nothing
-        weights = weights_of(np.array(losses)) if np.ptp(own.scores) else even
-        used = np.flatnonzero(weights[:-1])
-        parts = [self.deviations(candidates, used), model.deviation(candidates)[None]]
-        spread = np.sqrt(weights[[*used, -1]] ** 2 @ np.concatenate(parts) ** 2)
-        return self.improvement(weights, own, candidates, spread)
+        equal_weights = np.append(
+            np.full(len(mean), 1.0 / len(mean)), 0.0
+        )  # equal scores rank nothing
+        weights = ranking_weights(np.array(losses)) if np.ptp(trials.scores) else equal_weights
+        sources = np.flatnonzero(weights[:-1])
+        deviations = [self.deviations(candidates, sources), model.deviation(candidates)[None]]
+        spread = np.sqrt(weights[[*sources, -1]] ** 2 @ np.concatenate(deviations) ** 2)
+        return self.improvement(weights, trials, candidates, spread)
 
 
 BANDWIDTH, TOP = 0.4, 0.75
@@ -91,10 +100,12 @@ class TwoStageSearch(EnsembleSearch):
     that of its own model.
     """
 
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
-        weights = np.append(similarities(self.means(own.points), own.scores), TOP)
-        deviation = self.model(own).deviation(candidates)
-        return self.improvement(weights / weights.sum(), own, candidates, deviation)
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
+        weights = np.append(similarities(self.means(trials.points), trials.scores), TOP)
+        deviation = self.model(trials).deviation(candidates)
+        return self.improvement(weights / weights.sum(), trials, candidates, deviation)
 
 
 class TransferAcquisition(EnsembleSearch):
@@ -103,15 +114,17 @@ class TransferAcquisition(EnsembleSearch):
     The transfer acquisition function TAF-R (Wistuba, Schilling and Schmidt-Thieme, 2018).
     """
 
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
-        known = self.means(own.points)
-        weights = similarities(known, own.scores)
-        used = np.flatnonzero(weights)
-        best = known[used].max(axis=1, keepdims=True)
-        gains = np.maximum(self.means(candidates, used) - best, 0.0)
-        model = self.model(own)
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
+        means = self.means(trials.points)
+        weights = similarities(means, trials.scores)
+        sources = np.flatnonzero(weights)
+        best = means[sources].max(axis=1, keepdims=True)
+        gains = np.maximum(self.means(candidates, sources) - best, 0.0)
+        model = self.model(trials)
         gain = np.exp(log_expected_improvement(*model.predict(candidates), model.best))
-        return np.asarray((TOP * gain + weights[used] @ gains) / (TOP + weights.sum()))
+        return np.asarray((TOP * gain + weights[sources] @ gains) / (TOP + weights.sum()))
 
 
 def portfolio_gains(table: Floats, covered: Floats) -> Floats:
@@ -132,10 +145,12 @@ class ZeroShotSearch(EnsembleSearch):
 
     eager = True
 
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
         table = self.means(candidates)
-        tried = self.means(own.points) if len(own.points) else table.min(1, keepdims=True)
-        gains = portfolio_gains(table, tried.max(axis=1))
+        covered = self.means(trials.points) if len(trials.points) else table.min(1, keepdims=True)
+        gains = portfolio_gains(table, covered.max(axis=1))
         return np.asarray(gains + 1e-6 * table.mean(axis=0))
 
 
@@ -155,12 +170,12 @@ class BoundingBoxSearch(GaussianProcessSearch):
         best = np.array([source.points[source.scores.argmax()] for source in self.sources])
         return best.min(axis=0), best.max(axis=0)
 
-    def prefer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
+    def prefer(self, trials: ObservedData, candidates: Floats, rng: np.random.Generator) -> Floats:
         value = rng.random(len(candidates))
-        if len(own.scores) >= self.initial:
-            value = super().prefer(own, candidates, rng)
+        if len(trials.scores) >= self.initial:
+            value = super().prefer(trials, candidates, rng)
         if not self.sources:
             return value
         low, high = self.box
-        beyond = np.maximum(low - candidates, candidates - high).clip(min=0.0).sum(axis=1)
-        return np.where(beyond > 1e-6, value.min() - 1.0 - beyond, value)
+        distance = np.maximum(low - candidates, candidates - high).clip(min=0.0).sum(axis=1)
+        return np.where(distance > 1e-6, value.min() - 1.0 - distance, value)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
-from fedhpo_gym.agents.transfer.base import Known
+from fedhpo_gym.agents.transfer.base import ObservedData
 from fedhpo_gym.agents.transfer.networks import nn, torch
 from fedhpo_gym.core.arrays import Floats
 
@@ -33,37 +33,39 @@ class DeepKernel(nn.Module):
         kernel = self.settings[1].exp() * (1.0 + r + r**2 / 3.0) * torch.exp(-r)
         kernel = kernel + (self.settings[2].exp() + 1e-4) * torch.eye(x.shape[1])
         normal = torch.distributions.MultivariateNormal(0.0 * y, kernel, validate_args=False)
-        found = normal.log_prob(y)  # type: ignore[no-untyped-call]
-        return torch.as_tensor(-found.mean() / x.shape[1])
+        log_likelihood = normal.log_prob(y)  # type: ignore[no-untyped-call]
+        return torch.as_tensor(-log_likelihood.mean() / x.shape[1])
 
     def embedded(self, points: Floats) -> Floats:
         """Return what the network makes of (n, F) points."""
-        with networks.one_thread():
+        with networks.single_thread():
             return np.asarray(self.network(networks.tensor(points)).double().numpy())
 
 
 class DeepKernelSearch(process.EnsembleSearch):
     """Expected improvement of a deep kernel, learned from sources and tuned to its trials."""
 
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
-        kernel = copy.deepcopy(process.made_once("fsbo", self.sources, self._trained))
-        targets = process.normal_scores(own.scores)
-        x, y = networks.tensor(own.points[None]), networks.tensor(targets[None])
-        networks.train(kernel, lambda: kernel.loss(x, y), TUNING, TUNING_RATE)
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
+        kernel = copy.deepcopy(process.cached_by_sources("fsbo", self.sources, self._train))
+        targets = process.normal_scores(trials.scores)
+        x, y = networks.tensor(trials.points[None]), networks.tensor(targets[None])
+        networks.minimise(kernel, lambda: kernel.loss(x, y), TUNING, TUNING_RATE)
         length, *others = kernel.settings.detach().double().tolist()
-        known = kernel.embedded(own.points)
-        settings = np.append(np.full(known.shape[1], length), others)
-        model = process.GaussianProcess(known, targets, settings)
+        features = kernel.embedded(trials.points)
+        settings = np.append(np.full(features.shape[1], length), others)
+        model = process.GaussianProcess(features, targets, settings)
         return process.log_expected_improvement(
             *model.predict(kernel.embedded(candidates)), model.best
         )
 
-    def _trained(self) -> DeepKernel:
-        with networks.seeded("transfer fsbo") as rng:
+    def _train(self) -> DeepKernel:
+        with networks.seeded_torch("transfer fsbo") as rng:
             kernel = DeepKernel(self.sources[0].points.shape[1])
 
             def loss() -> torch.Tensor:
-                return kernel.loss(*networks.drawn_tasks(self.sources, TASKS, SHOTS, rng)[1:])
+                return kernel.loss(*networks.draw_tasks(self.sources, TASKS, SHOTS, rng)[1:])
 
-            networks.train(kernel, loss, STEPS, RATE)
+            networks.minimise(kernel, loss, STEPS, RATE)
         return kernel

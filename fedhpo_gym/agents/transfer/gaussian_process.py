@@ -1,4 +1,9 @@
-"""The Gaussian process that optimizers that transfer are built on, and must beat."""
+"""The Gaussian process behind all optimizers that transfer, and their baseline `gp`.
+
+`GaussianProcessSearch` is the baseline; `EnsembleSearch` adds a model per source task, and the
+other modules of this folder derive from it. Points are (n, F) features in [0, 1], scores (n,)
+normal quantiles of ranks, so that source tasks of any scale can be combined.
+"""
 
 import hashlib
 import math
@@ -11,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.transfer.base import Known, TransferSearch
+from fedhpo_gym.agents.transfer.base import ObservedData, TransferSearch
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
@@ -29,13 +34,13 @@ LENGTH, SPREAD, NOISE = -1.5, 1.0, -4.0
 """Logarithms of lengths are around `LENGTH` + log(features) / 2, that of noise around `NOISE`;
 chosen on meta-validation tasks of FedHPO-B."""
 MOST, BEST, FEW = 256, 30, 60
-"""Points of a source task in its model, how many are its best, and points that settings are of."""
+"""Points of a source task in its model, the best ones among them, and points to fit settings on."""
 ALWAYS, SELDOM = 30, 5
-"""Trials up to which settings are chosen anew at each, and how often they are after that."""
+"""Trials up to which each one refits the settings, and the interval of refits after that."""
 REMEMBERED: Final = 5000
-"""Answers about points that are kept at most."""
+"""Most predictions that are cached."""
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 def normal_scores(scores: Floats) -> Floats:
@@ -45,22 +50,22 @@ def normal_scores(scores: Floats) -> Floats:
 
 def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
     """Return log E max(y - best, 0) of normal y (Ament et al., 2023)."""
-    wide = np.maximum(deviation, 1e-12)
-    z = (mean - best) / wide
+    spread = np.maximum(deviation, 1e-12)
+    z = (mean - best) / spread
     density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
     near = np.log(np.maximum(density + z * ndtr(z), 1e-300))
     low = np.clip(-z, 1.0, 1e4)
     ratio = math.sqrt(math.pi / 2.0) * low * erfcx(low / math.sqrt(2.0))
     far = -0.5 * (z**2 + math.log(2.0 * math.pi)) + np.log(np.maximum(1.0 - ratio, 1e-12))
-    return np.asarray(np.where(z > -1.0, near, far) + np.log(wide))
+    return np.asarray(np.where(z > -1.0, near, far) + np.log(spread))
 
 
 class GaussianProcess:
     """A posterior under a Matérn 5/2 kernel with a length per feature, and no mean.
 
     Args:
-        points: (n, F) where it is known.
-        targets: (n,) what is known, with noise.
+        points: (n, F) observed points.
+        targets: (n,) noisy observations.
         settings: (F + 2,) logarithms of lengths, scale and noise.
     """
 
@@ -73,8 +78,8 @@ class GaussianProcess:
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ targets
 
-    def covariance(self, left: Floats, right: Floats) -> Floats:
-        a, b = left / self._lengths, right / self._lengths
+    def covariance(self, rows: Floats, columns: Floats) -> Floats:
+        a, b = rows / self._lengths, columns / self._lengths
         squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * a @ b.T
         r = ROOT_5 * np.sqrt(np.maximum(squares, 0.0))
         return np.asarray(self.scale * (1.0 + r + r**2 / 3.0) * np.exp(-r))
@@ -86,8 +91,8 @@ class GaussianProcess:
     def deviation(self, points: Floats) -> Floats:
         """Return (c,) deviations of the function, without noise."""
         cross = self.covariance(points, self.points)
-        left = self.scale - ((cross @ self._inverse) * cross).sum(axis=1)
-        return np.asarray(np.sqrt(np.maximum(left, 1e-10)))
+        variance = self.scale - ((cross @ self._inverse) * cross).sum(axis=1)
+        return np.asarray(np.sqrt(np.maximum(variance, 1e-10)))
 
     def predict(self, points: Floats) -> tuple[Floats, Floats]:
         """Return (c,) means and deviations of the function, without noise."""
@@ -104,21 +109,21 @@ class GaussianProcess:
         return self.targets - self._weights / precision, np.sqrt(1.0 / precision)
 
 
-def likeliest(tasks: Sequence[Known]) -> Floats:
+def fit_settings(tasks: Sequence[ObservedData]) -> Floats:
     """Return (F + 2,) logarithms of lengths, scale and noise: the maximum a posteriori.
 
-    Several tasks have them in common. `Known.scores` are what is modelled.
+    Several tasks share them. `ObservedData.scores` are the targets.
     """
     width = tasks[0].points.shape[1]
-    apart = [((x[:, None] - x) ** 2).reshape(-1, width) for x, _ in tasks]
+    squared_distances = [((x[:, None] - x) ** 2).reshape(-1, width) for x, _ in tasks]
     centre = np.append(np.full(width, LENGTH + 0.5 * math.log(width)), [0.0, NOISE])
     spread = np.append(np.full(width, SPREAD), [1.0, 1.0])
 
     def loss(settings: Floats) -> tuple[float, Floats]:
         shrink, (scale, noise) = np.exp(-2.0 * settings[:-2]), np.exp(settings[-2:])
-        away = (settings - centre) / spread
-        value, slopes = 0.5 * away @ away, away / spread
-        for squares, (_, targets) in zip(apart, tasks, strict=True):
+        z = (settings - centre) / spread
+        value, slopes = 0.5 * z @ z, z / spread
+        for squares, (_, targets) in zip(squared_distances, tasks, strict=True):
             n = len(targets)
             r = ROOT_5 * np.sqrt(np.maximum(squares @ shrink, 0.0)).reshape(n, n)
             decay = scale * np.exp(-r)
@@ -134,10 +139,10 @@ def likeliest(tasks: Sequence[Known]) -> Floats:
 
     start = np.append(np.full(width, 0.5 * math.log(width)), [0.0, -3.0])
     bounds = [(-4.0, 8.0)] * width + [(-4.0, 4.0), (-12.0, 2.0)]
-    found = minimize(
+    optimum = minimize(
         loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 60}
     )
-    return np.asarray(found.x)
+    return np.asarray(optimum.x)
 
 
 class GaussianProcessSearch(TransferSearch):
@@ -154,65 +159,69 @@ class GaussianProcessSearch(TransferSearch):
         self._settings: tuple[bytes, Floats] = b"", np.empty(0)
         self._answers: dict[tuple[str, bytes], Floats] = {}
 
-    def model(self, own: Known) -> GaussianProcess:
+    def model(self, trials: ObservedData) -> GaussianProcess:
         """Return the model of its own trials; beyond some, settings are chosen seldom."""
-        known = len(own.scores)
-        known -= known % SELDOM if known > ALWAYS else 0
-        key = own.points[:known].tobytes() + own.scores[:known].tobytes()
+        count = len(trials.scores)
+        count -= count % SELDOM if count > ALWAYS else 0
+        key = trials.points[:count].tobytes() + trials.scores[:count].tobytes()
         if self._settings[0] != key:
-            chosen = likeliest([Known(own.points[:known], normal_scores(own.scores[:known]))])
-            self._settings = key, chosen
-        return GaussianProcess(own.points, normal_scores(own.scores), self._settings[1])
+            settings = fit_settings(
+                [ObservedData(trials.points[:count], normal_scores(trials.scores[:count]))]
+            )
+            self._settings = key, settings
+        return GaussianProcess(trials.points, normal_scores(trials.scores), self._settings[1])
 
-    def prefer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
-        if len({*own.scores.tolist()}) < 2:  # a model of nothing would look at the corners first
+    def prefer(self, trials: ObservedData, candidates: Floats, rng: np.random.Generator) -> Floats:
+        if len({*trials.scores.tolist()}) < 2:  # a model of equal scores would prefer the corners
             return rng.random(len(candidates))
-        model = self.model(own)
+        model = self.model(trials)
         return log_expected_improvement(*model.predict(candidates), model.best)
 
 
-def sample_of(known: Known, most: int = MOST, best: int = BEST) -> Known:
+def subsample(task: ObservedData, size: int = MOST, best: int = BEST) -> ObservedData:
     """Return at most `most` points of a task, its `best` best and a draw, with normal scores.
 
     The scores are those among all points of the task.
     """
-    order = np.argsort(-known.scores, kind="stable")
+    order = np.argsort(-task.scores, kind="stable")
     others = stream(0, "transfer sample", len(order)).permutation(order[best:])
-    chosen = np.sort(np.append(order[:best], others[: most - best]))
-    return Known(known.points[chosen], normal_scores(known.scores)[chosen])
+    rows = np.sort(np.append(order[:best], others[: size - best]))
+    return ObservedData(task.points[rows], normal_scores(task.scores)[rows])
 
 
-KEPT: Final = 32
-"""What was learned of sets of source tasks that a process keeps, at most."""
+CACHE_SIZE: Final = 32
+"""Most sets of source tasks whose models a process caches."""
 _MADE: dict[tuple[str, str], Any] = {}
 
 
-def made_once(name: str, sources: Sequence[Known], make: Callable[[], Made]) -> Made:
-    """Return what is made of source tasks, once for all tasks of equal content."""
+def cached_by_sources(name: str, sources: Sequence[ObservedData], make: Callable[[], T]) -> T:
+    """Return the result of `make` for source tasks, cached by their content."""
     digest = hashlib.sha256()
     for source in sources:
         digest.update(repr(source.points.shape).encode("ascii"))
         digest.update(source.points.tobytes() + source.scores.tobytes())
     key = name, digest.hexdigest()
     if key not in _MADE:
-        if len(_MADE) >= KEPT:
+        if len(_MADE) >= CACHE_SIZE:
             _MADE.pop(next(iter(_MADE)))
         _MADE[key] = make()
-    return cast("Made", _MADE[key])
+    return cast("T", _MADE[key])
 
 
 class EnsembleSearch(GaussianProcessSearch):
-    """What methods share that learn from source tasks: a model of each; `gp` without any."""
+    """Base of methods that learn from source tasks: a model of each; the baseline without any."""
 
     transfers = True
 
-    def prefer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
+    def prefer(self, trials: ObservedData, candidates: Floats, rng: np.random.Generator) -> Floats:
         if not self.sources:
-            return super().prefer(own, candidates, rng)
-        return self.transfer(own, candidates, rng)
+            return super().prefer(trials, candidates, rng)
+        return self.transfer(trials, candidates, rng)
 
     @abstractmethod
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
         """Return what `prefer` does, where there are sources."""
 
     @cached_property
@@ -220,50 +229,52 @@ class EnsembleSearch(GaussianProcessSearch):
         """A model per source task; all have the same settings, the likeliest for all."""
 
         def make() -> list[GaussianProcess]:
-            settings = likeliest([sample_of(source, FEW, FEW // 3) for source in self.sources])
-            return [GaussianProcess(*sample_of(source), settings) for source in self.sources]
+            settings = fit_settings([subsample(source, FEW, FEW // 3) for source in self.sources])
+            return [GaussianProcess(*subsample(source), settings) for source in self.sources]
 
-        return made_once("gaussian_process", self.sources, make)
+        return cached_by_sources("gaussian_process", self.sources, make)
 
-    def model(self, own: Known) -> GaussianProcess:
+    def model(self, trials: ObservedData) -> GaussianProcess:
         """Return the model of its own trials, with the settings of the sources' models."""
         if not self.sources:
-            return super().model(own)
-        return GaussianProcess(own.points, normal_scores(own.scores), self.models[0].settings)
+            return super().model(trials)
+        return GaussianProcess(trials.points, normal_scores(trials.scores), self.models[0].settings)
 
     def means(self, points: Floats, used: NDArray[np.intp] | slice = slice(None)) -> Floats:
         """Return (u, n) means of the models that are used."""
-        return self._remembered(GaussianProcess.mean, points, used)
+        return self._predict_cached(GaussianProcess.mean, points, used)
 
     def deviations(self, points: Floats, used: NDArray[np.intp] | slice = slice(None)) -> Floats:
         """Return (u, n) deviations of the models that are used."""
-        return self._remembered(GaussianProcess.deviation, points, used)
+        return self._predict_cached(GaussianProcess.deviation, points, used)
 
-    def _remembered(
+    def _predict_cached(
         self,
-        ask: Callable[[GaussianProcess, Floats], Floats],
+        predict: Callable[[GaussianProcess, Floats], Floats],
         points: Floats,
-        used: NDArray[np.intp] | slice,
+        models: NDArray[np.intp] | slice,
     ) -> Floats:
-        """Return (u, n) answers of models, computing those that it was not asked for before."""
+        """Return (u, n) predictions of models, from a cache by point."""
         if len(self._answers) > REMEMBERED:
             self._answers.clear()
-        keys = [(ask.__name__, point.tobytes()) for point in points]
-        unknown = np.full(len(self.models), np.nan)
-        answers = np.stack([self._answers.get(key, unknown) for key in keys], axis=1)
-        for place in np.arange(len(self.models))[used].tolist():
-            new = np.isnan(answers[place])
+        keys = [(predict.__name__, point.tobytes()) for point in points]
+        no_answer = np.full(len(self.models), np.nan)
+        answers = np.stack([self._answers.get(key, no_answer) for key in keys], axis=1)
+        for index in np.arange(len(self.models))[models].tolist():
+            new = np.isnan(answers[index])
             if new.any():
-                answers[place, new] = ask(self.models[place], points[new])
+                answers[index, new] = predict(self.models[index], points[new])
         self._answers.update(zip(keys, answers.T, strict=True))
-        return answers[used]
+        return answers[models]
 
     def improvement(
-        self, weights: Floats, own: Known, candidates: Floats, deviation: Floats
+        self, weights: Floats, trials: ObservedData, candidates: Floats, deviation: Floats
     ) -> Floats:
         """Return log EI of a weighted mean; of the (m,) weights, the last is its own model's."""
-        model, used = self.model(own), np.flatnonzero(weights[:-1])
-        kept = weights[[*used, -1]]
-        mean = kept @ np.vstack([self.means(candidates, used), model.mean(candidates)])
-        known = kept @ np.vstack([self.means(own.points, used), model.mean(own.points)])
-        return log_expected_improvement(mean, deviation, float(known.max()))
+        model, sources = self.model(trials), np.flatnonzero(weights[:-1])
+        used_weights = weights[[*sources, -1]]
+        mean = used_weights @ np.vstack([self.means(candidates, sources), model.mean(candidates)])
+        fitted = used_weights @ np.vstack(
+            [self.means(trials.points, sources), model.mean(trials.points)]
+        )
+        return log_expected_improvement(mean, deviation, float(fitted.max()))

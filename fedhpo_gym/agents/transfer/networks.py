@@ -1,4 +1,4 @@
-"""How networks are trained on source tasks: with seeds of their own, once per process."""
+"""Training of networks on source tasks: with seeds of their own, once per process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.agents.transfer.base import Known
+from fedhpo_gym.agents.transfer.base import ObservedData
 from fedhpo_gym.agents.transfer.gaussian_process import normal_scores
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import require_optional
@@ -22,8 +22,8 @@ __all__ = ["nn", "torch"]
 
 
 @contextmanager
-def seeded(name: str, seed: int = 0) -> Iterator[np.random.Generator]:
-    """Give torch, and the generator that is yielded, random numbers of a name, and no other's."""
+def seeded_torch(name: str, seed: int = 0) -> Iterator[np.random.Generator]:
+    """Seed torch, and the generator that is yielded, by a name; global state is restored."""
     rng = stream(seed, name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**31)))
@@ -31,7 +31,7 @@ def seeded(name: str, seed: int = 0) -> Iterator[np.random.Generator]:
 
 
 @contextmanager
-def one_thread(*, learns: bool = False) -> Iterator[None]:
+def single_thread(*, learns: bool = False) -> Iterator[None]:
     """Run torch on one thread: small networks are faster so, and round the same everywhere."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -50,11 +50,11 @@ def perceptron(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequent
     return nn.Sequential(*layers[:-1])
 
 
-def train(model: nn.Module, loss: Callable[[], Tensor], steps: int, rate: float) -> None:
+def minimise(model: nn.Module, loss: Callable[[], Tensor], steps: int, rate: float) -> None:
     """Minimise a loss by Adam, whose rate ends at 0 along a cosine."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    with one_thread(learns=True):
+    with single_thread(learns=True):
         for _ in tqdm(range(steps), desc="source tasks", unit="step", disable=None, delay=5.0):
             optimizer.zero_grad()
             loss().backward()  # type: ignore[no-untyped-call]
@@ -68,12 +68,12 @@ def tensor(array: Floats) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
-def drawn_tasks(
-    sources: Sequence[Known], number: int, shots: int, rng: np.random.Generator
+def draw_tasks(
+    sources: Sequence[ObservedData], count: int, shots: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], Tensor, Tensor]:
-    """Return which T tasks were drawn, (T, n, F) of their points and (T, n) normal scores."""
-    tasks, n = rng.integers(len(sources), size=number), min(len(one.scores) for one in sources)
+    """Return (T,) indices of drawn tasks, their (T, n, F) points and (T, n) normal scores."""
+    tasks, n = rng.integers(len(sources), size=count), min(len(source.scores) for source in sources)
     rows = [rng.permutation(len(sources[task].scores))[: min(n, shots)] for task in tasks]
-    drawn = [(sources[task], row) for task, row in zip(tasks, rows, strict=True)]
-    scores = np.array([normal_scores(one.scores[row]) for one, row in drawn])
-    return tasks, tensor(np.array([one.points[row] for one, row in drawn])), tensor(scores)
+    sampled = [(sources[task], row) for task, row in zip(tasks, rows, strict=True)]
+    scores = np.array([normal_scores(source.scores[row]) for source, row in sampled])
+    return tasks, tensor(np.array([source.points[row] for source, row in sampled])), tensor(scores)

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
-from fedhpo_gym.agents.transfer.base import Known
+from fedhpo_gym.agents.transfer.base import ObservedData
 from fedhpo_gym.agents.transfer.networks import nn, torch
 from fedhpo_gym.core.arrays import Floats
 
@@ -15,10 +15,10 @@ WAVES, LEAST = 64, 0.02
 
 
 class Block(nn.Module):
-    """Attention to what is known, and a perceptron.
+    """Attention to known points, and a perceptron.
 
-    Where points are alone decides weights of attention, as in a Gaussian process. Where tokens do
-    so, which have scores in them, so short a training does not learn to use scores.
+    Attention weights depend on points alone, as in a Gaussian process. If they depended on tokens,
+    which include scores, so short a training would not learn to use scores.
     """
 
     def __init__(self) -> None:
@@ -29,20 +29,20 @@ class Block(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
         self.after = networks.perceptron((WIDTH, 2 * WIDTH, WIDTH), nn.GELU)
 
-    def forward(self, tokens: torch.Tensor, points: torch.Tensor, known: int) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, points: torch.Tensor, num_known: int) -> torch.Tensor:
         """Return (B, L, `WIDTH`) tokens after attending to the first `known` of them."""
-        places, values = self.place(points), self.value(self.norms[0](tokens[:, :known]))
+        keys, values = self.place(points), self.value(self.norms[0](tokens[:, :num_known]))
         heads = (len(tokens), -1, HEADS, WIDTH // HEADS)
-        places, values = (one.view(heads).transpose(1, 2) for one in (places, values))
-        near = -(torch.cdist(places, places[:, :, :known]) ** 2)
-        nothing = self.nothing[:, None, None].expand(*near.shape[:3], 1)
-        weights = torch.cat([near, nothing], dim=-1).softmax(dim=-1)[..., :known]
+        keys, values = (projected.view(heads).transpose(1, 2) for projected in (keys, values))
+        similarity = -(torch.cdist(keys, keys[:, :, :num_known]) ** 2)
+        nothing = self.nothing[:, None, None].expand(*similarity.shape[:3], 1)
+        weights = torch.cat([similarity, nothing], dim=-1).softmax(dim=-1)[..., :num_known]
         tokens = tokens + self.out((weights @ values).transpose(1, 2).flatten(2))
         return torch.as_tensor(tokens + self.after(self.norms[1](tokens)))
 
 
 class PriorFitted(nn.Module):
-    """Says mean and deviation of quantiles, given others that are known."""
+    """Predicts mean and deviation of quantiles, given those of known points."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -53,12 +53,12 @@ class PriorFitted(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (B, m) means and deviations of (B, n + m, F) points, given (B, n) scores."""
-        known, points = y.shape[1], self.point(x)
-        told = points[:, :known] + self.score(y[..., None])
-        tokens, points = torch.cat([told, points[:, known:]], dim=1), self.norm(points)
+        num_known, points = y.shape[1], self.point(x)
+        scored = points[:, :num_known] + self.score(y[..., None])
+        tokens, points = torch.cat([scored, points[:, num_known:]], dim=1), self.norm(points)
         for block in self.blocks:
-            tokens = block(tokens, points, known)
-        mean, spread = self.end(tokens[:, known:]).unbind(-1)
+            tokens = block(tokens, points, num_known)
+        mean, spread = self.end(tokens[:, num_known:]).unbind(-1)
         return mean, nn.functional.softplus(spread) + LEAST
 
 
@@ -82,38 +82,42 @@ class PriorFittedSearch(process.EnsembleSearch):
 
     eager = True
 
-    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
-        network = process.made_once("pfn", self.sources, self._trained)
-        x = networks.tensor(np.concatenate([own.points, candidates, own.points])[None])
-        y = networks.tensor(process.normal_scores(own.scores)[None])
-        with networks.one_thread():
-            mean, deviation = (one[0].double().numpy() for one in network(x, y))
+    def transfer(
+        self, trials: ObservedData, candidates: Floats, rng: np.random.Generator
+    ) -> Floats:
+        network = process.cached_by_sources("pfn", self.sources, self._train)
+        x = networks.tensor(np.concatenate([trials.points, candidates, trials.points])[None])
+        y = networks.tensor(process.normal_scores(trials.scores)[None])
+        with networks.single_thread():
+            mean, deviation = (output[0].double().numpy() for output in network(x, y))
         count = len(candidates)
         best = float(mean[count:].max(initial=-3.0))
         return process.log_expected_improvement(mean[:count], deviation[:count], best)
 
-    def _trained(self) -> PriorFitted:
-        quantiles = [process.normal_scores(one.scores) for one in self.sources]
-        with networks.seeded("transfer pfn") as rng:
+    def _train(self) -> PriorFitted:
+        quantiles = [process.normal_scores(task_points.scores) for task_points in self.sources]
+        with networks.seeded_torch("transfer pfn") as rng:
             network = PriorFitted(self.sources[0].points.shape[1])
 
             def loss() -> torch.Tensor:
-                known = int(rng.integers(LONGEST + 1))
+                num_known = int(rng.integers(LONGEST + 1))
                 points, scores = [], []
                 for task in rng.integers(len(quantiles), size=BATCH):
-                    values, one = quantiles[task], self.sources[task].points
+                    values, task_points = quantiles[task], self.sources[task].points
                     if rng.random() < 0.5:
                         share = rng.random()
-                        other = drawn_function(one, rng)
-                        values = process.normal_scores(share * values + (1.0 - share) * other)
-                    rows = rng.integers(len(one), size=known + QUERIES)
-                    points.append(one[rows])
-                    told = process.normal_scores(values[rows[:known]])
-                    scores.append(np.append(told, values[rows[known:]]))
+                        prior_values = drawn_function(task_points, rng)
+                        values = process.normal_scores(
+                            share * values + (1.0 - share) * prior_values
+                        )
+                    rows = rng.integers(len(task_points), size=num_known + QUERIES)
+                    points.append(task_points[rows])
+                    known_scores = process.normal_scores(values[rows[:num_known]])
+                    scores.append(np.append(known_scores, values[rows[num_known:]]))
                 x, y = networks.tensor(np.array(points)), networks.tensor(np.array(scores))
-                mean, deviation = network(x, y[:, :known])
-                away = (y[:, known:] - mean) / deviation
-                return torch.as_tensor((0.5 * away**2 + torch.log(deviation)).mean())
+                mean, deviation = network(x, y[:, :num_known])
+                z = (y[:, num_known:] - mean) / deviation
+                return torch.as_tensor((0.5 * z**2 + torch.log(deviation)).mean())
 
-            networks.train(network, loss, STEPS, RATE)
+            networks.minimise(network, loss, STEPS, RATE)
         return network.eval()

@@ -24,8 +24,8 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     sample_counts,
     whole,
 )
-from fedhpo_gym.backends.federatedscope.installation import find
-from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer, next_number
+from fedhpo_gym.backends.federatedscope.installation import find_installation
+from fedhpo_gym.backends.federatedscope.process import Message, Peer, ProcessHandle, next_number
 from fedhpo_gym.backends.training import task_federation
 from fedhpo_gym.core.checks import Range, coerce, short_repr
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
@@ -287,7 +287,7 @@ class FederatedScope(Backend):
         own_data: Mapping[str, Any] | None = None,
     ) -> None:
         require_supported(task)
-        installation = find(source, interpreter)
+        installation = find_installation(source, interpreter)
         super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._arguments = (source, interpreter, time_limit_s, own_data)
         self._limit_s = checked_limit(time_limit_s)
@@ -296,7 +296,7 @@ class FederatedScope(Backend):
         if own_data is None:
             federations = [training.task_federation(task, s) for s in self.seeds]
             self._samples = np.stack([one.num_samples for one in federations])
-        self._lease = Lease(installation)
+        self._lease = ProcessHandle(installation)
         self._kept: OrderedDict[Key, _CachedCourse] = OrderedDict()
         require_layout(task, self._lease.peer().versions.get("layout", ""))
 

@@ -257,7 +257,7 @@ def client_updates(
         yield numbers[name], _mapping(f"client {name}", said)
 
 
-def cohorts(said: object, rounds: int, num_clients: int) -> list[list[int]]:
+def parse_cohorts(said: object, rounds: int, num_clients: int) -> list[list[int]]:
     """Return the clients, from 0 on, that will train in each of some rounds."""
     known = range(1, num_clients + 1)
     each: list[Any] = said if isinstance(said, list) else [None]

@@ -25,17 +25,17 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     client_metrics,
     client_updates,
     cohort_size,
-    cohorts,
     first_metrics,
     is_finite,
     local_entries,
+    parse_cohorts,
     require_layout,
     require_supported,
     server_values,
     whole,
 )
-from fedhpo_gym.backends.federatedscope.installation import find
-from fedhpo_gym.backends.federatedscope.process import Lease, Message
+from fedhpo_gym.backends.federatedscope.installation import find_installation
+from fedhpo_gym.backends.federatedscope.process import Message, ProcessHandle
 from fedhpo_gym.core.arrays import Bools, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
@@ -115,11 +115,11 @@ class FederatedScopeCourses(Courses):
         self._horizon, self._measured = horizon, local_metrics
         self._limit_s = checked_limit(time_limit_s)
         self._first: dict[int, Metrics] = {}
-        self._where = find(source, interpreter)
+        self._where = find_installation(source, interpreter)
         start = _Step(dict(configuration), client_sample_rate, 0)
         self._start = start
         self._courses = [_Course(0, start) for _ in range(number)]
-        self._lease = Lease(self._where)
+        self._lease = ProcessHandle(self._where)
         layout = self._lease.peer().versions.get("layout", "")
         require_layout(task, layout)
         if layout != CURRENT:
@@ -136,7 +136,7 @@ class FederatedScopeCourses(Courses):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take up what was pickled; a process is started when one is needed."""
         self.__dict__.update(state)
-        self._first, self._lease = {}, Lease(self._where)
+        self._first, self._lease = {}, ProcessHandle(self._where)
 
     @property
     def fingerprint(self) -> str:
@@ -194,7 +194,7 @@ class FederatedScopeCourses(Courses):
                 remote = self._remote(one)
                 remote.configure(self._changes(one.next))
                 said = remote.cohorts(left)
-                for cohort in cohorts(said, left, self._task.num_clients):
+                for cohort in parse_cohorts(said, left, self._task.num_clients):
                     row[cohort] = True
         return found
 

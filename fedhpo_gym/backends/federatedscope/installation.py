@@ -53,7 +53,7 @@ class Installation:
         return Installation(self.source.absolute(), self.interpreter.absolute())
 
 
-def find(source: str | None = None, interpreter: str | None = None) -> Installation:
+def find_installation(source: str | None = None, interpreter: str | None = None) -> Installation:
     """Return the installation that arguments name, else the one that the environment names."""
     if source is not None:
         if interpreter is None:
@@ -102,7 +102,7 @@ which newer Pythons lack; these were tried with its versions 0.1 (a653102) and 0
 is what those need in turn; torch's GPU builds bring more."""
 
 
-def needs(folder: Path, source: Path) -> str:
+def describe_requirements(folder: Path, source: Path) -> str:
     """Say what an installation needs and does, before it is made."""
     Installation(source, Path(sys.executable)).check()
     names = ", ".join(word.partition("==")[0] for word in DIRECT)
@@ -182,7 +182,7 @@ def why_not(task: Task) -> str:
     if not os.environ.get(VARIABLE):
         return "no `fedhpo-gym federatedscope install` yet, or it is not named"
     try:
-        find()
+        find_installation()
     except FedHPOError as error:
         return str(error)
     return ""
@@ -191,7 +191,7 @@ def why_not(task: Task) -> str:
 def examine(source: str | None, interpreter: str | None) -> Iterator[tuple[str, bool, str]]:
     """Yield what was looked at, whether it is well, and what was found; ends at the first fault."""
     try:
-        where = find(source, interpreter)
+        where = find_installation(source, interpreter)
     except FedHPOError as error:
         yield "source and interpreter", False, str(error)
         return

@@ -315,12 +315,12 @@ _numbers = itertools.count()
 _keeping = 0
 
 
-class Lease:
+class ProcessHandle:
     """The right to ask an installation's process; the last lease that ends closes it."""
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self._end: weakref.finalize[[Peer], Lease] | None = None
+        self._end: weakref.finalize[[Peer], ProcessHandle] | None = None
         self._peer: Peer | None = None
 
     def peer(self) -> Peer:
@@ -345,7 +345,7 @@ class Lease:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def shared_processes() -> Iterator[None]:
     """Keep processes until the body ends, so that environments made one by one share them."""
     global _keeping
     with _lock:

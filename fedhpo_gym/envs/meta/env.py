@@ -17,7 +17,7 @@ from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.arguments import check_own, parse_arguments, with_signature_of
 from fedhpo_gym.envs.meta.generated import GeneratedArguments
 from fedhpo_gym.envs.meta.pools import PoolArguments
-from fedhpo_gym.envs.meta.setup import NOWHERE, MetaProcess, MetaSetup, MetaTruth, truth_of
+from fedhpo_gym.envs.meta.setup import NOWHERE, MetaProcess, MetaSetup, MetaTruth, meta_truth_of
 from fedhpo_gym.envs.rendering import SetupEnv, plot_scores
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.objectives.base import LARGEST
@@ -108,13 +108,13 @@ class MetaEnv(SetupEnv):
     @cached_property
     def truth(self) -> MetaTruth:
         """What can be reached, where `instances` are one task."""
-        return truth_of(self.setup)
+        return meta_truth_of(self.setup)
 
     @cached_property
     def full_truth(self) -> MetaTruth:
         """The same at full fidelity, whatever trials have."""
         arguments = replace(self.setup.arguments, fidelity=None)
-        return truth_of(type(self.setup)(self.setup.data, arguments))  # type: ignore[call-arg]
+        return meta_truth_of(type(self.setup)(self.setup.data, arguments))  # type: ignore[call-arg]
 
     def candidates(self) -> NDArray[np.float32] | None:
         """Return the (c, d) coordinates of configurations that were not tried; None for any."""

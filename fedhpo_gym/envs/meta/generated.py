@@ -13,10 +13,10 @@ from fedhpo_gym.core.checks import as_integer, check_fields, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, Keys, MetaProcess, MetaSetup
-from fedhpo_gym.envs.vector import Layout, named_stream
+from fedhpo_gym.envs.vector import ObservationLayout, named_stream
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.meta_data import score_of
+from fedhpo_gym.stored.meta_data import explained_entropy
 from fedhpo_gym.stored.task_generator import (
     TASKS,
     GeneratedTasks,
@@ -103,7 +103,7 @@ class GeneratedSetup(MetaSetup):
         known, free = super().entries(), len(self.fidelity_space)
         return known | ({"fidelities": (0.0, 1.0, self.trials * free)} if free else {})
 
-    def process(self, layout: Layout, frame: Singles) -> "GeneratedProcess":
+    def process(self, layout: ObservationLayout, frame: Singles) -> "GeneratedProcess":
         return GeneratedProcess(self, layout, frame)
 
     def describe(self, task: int) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class GeneratedProcess(MetaProcess):
 
     setup: GeneratedSetup
 
-    def __init__(self, setup: GeneratedSetup, layout: Layout, frame: Singles) -> None:
+    def __init__(self, setup: GeneratedSetup, layout: ObservationLayout, frame: Singles) -> None:
         super().__init__(setup, layout, frame)
         num_envs = len(frame)
         self._tasks = setup.first.at(np.zeros(num_envs, np.intp))
@@ -207,7 +207,7 @@ class GeneratedProcess(MetaProcess):
             noise = data.frozen_noise(self._tasks.number, features)
         self._features = features
         self.values, losses = data.evaluate(self._tasks, features, self._cells, noise)
-        return score_of(losses, self.entropy), features.astype(np.float32)
+        return explained_entropy(losses, self.entropy), features.astype(np.float32)
 
     def truth(self, index: int) -> Floats | None:
         if self.setup.arguments.noise == "none":

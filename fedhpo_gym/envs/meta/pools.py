@@ -13,7 +13,7 @@ from fedhpo_gym.core.arrays import Floats, Indices, Integers, Singles
 from fedhpo_gym.core.checks import check_fields, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, Keys, MetaProcess, MetaSetup
-from fedhpo_gym.envs.vector import Layout
+from fedhpo_gym.envs.vector import ObservationLayout
 from fedhpo_gym.evaluation.records import FIDELITIES, SourceTask
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, MetaData, open_meta_data
@@ -124,7 +124,7 @@ class PoolSetup(MetaSetup):
             known["mask"] = (0.0, 1.0, pool)
         return known
 
-    def process(self, layout: Layout, frame: Singles) -> "PoolProcess":
+    def process(self, layout: ObservationLayout, frame: Singles) -> "PoolProcess":
         return PoolProcess(self, layout, frame)
 
     def describe(self, task: int) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from fedhpo_gym.core.arrays import Bools, Floats, Indices, Integers, Singles
 from fedhpo_gym.core.checks import as_integer, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError, require_known
 from fedhpo_gym.envs.truth import SearchResult, Truth
-from fedhpo_gym.envs.vector import EpisodeDraws, Layout, named_stream
+from fedhpo_gym.envs.vector import EpisodeDraws, ObservationLayout, named_stream
 from fedhpo_gym.evaluation.records import FIDELITIES, Fidelity, SourceTask
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.meta_data import LOSS, MetaData, score_of
+from fedhpo_gym.stored.meta_data import LOSS, MetaData, explained_entropy
 from fedhpo_gym.stored.task_generator import FACTS, TaskGenerator
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
@@ -134,7 +134,7 @@ class MetaSetup(ABC):
         return type(self.arguments).open, (self.arguments,)
 
     @abstractmethod
-    def process(self, layout: Layout, frame: Singles) -> "MetaProcess":
+    def process(self, layout: ObservationLayout, frame: Singles) -> "MetaProcess":
         """Return the process of as many episodes as there are rows in a frame."""
 
     def candidates(self, task: int) -> Singles | None:
@@ -223,7 +223,7 @@ class MetaTruth(Truth):
         return np.asarray(((features[:, None] - pool_features) ** 2).sum(axis=2))
 
 
-def truth_of(setup: MetaSetup) -> MetaTruth:
+def meta_truth_of(setup: MetaSetup) -> MetaTruth:
     """Return the truth of a task.
 
     Raises:
@@ -260,7 +260,7 @@ class MetaProcess(ABC):
     setup: MetaSetup
     noisy = False
 
-    def __init__(self, setup: MetaSetup, layout: Layout, frame: Singles) -> None:
+    def __init__(self, setup: MetaSetup, layout: ObservationLayout, frame: Singles) -> None:
         self.setup, self._frame = setup, frame
         num_envs = len(frame)
         self._most = setup.trials
@@ -347,7 +347,7 @@ class MetaProcess(ABC):
 
     def scores_of(self, values: Floats) -> Floats:
         """Return the (N,) scores of (N, Q) values."""
-        return score_of(values[:, self._loss], self.entropy)
+        return explained_entropy(values[:, self._loss], self.entropy)
 
     @property
     def over(self) -> Bools:

@@ -1,8 +1,8 @@
 """The state of N courses, and their observations: flat dictionaries of float32 arrays.
 
-`RoundProcess` owns the `Episodes` and writes into them; `observe` turns them into rows of a
-`Layout`. `measurement_of` computes what the server receives of an evaluation. All functions take a
-leading axis of courses, and every course gets the bits that it would get alone.
+`RoundProcess` owns the `RoundEpisodes` and writes into them; `observe` turns them into rows of an
+`ObservationLayout`. `measurement_of` computes what the server receives of an evaluation. All
+functions take a leading axis of courses, and every course gets the bits that it would get alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.envs.round.settings import DECADES, decades
 from fedhpo_gym.envs.trial.observation import box
-from fedhpo_gym.envs.vector import Layout
+from fedhpo_gym.envs.vector import ObservationLayout
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, NO_PRIVACY, Objective, fairness_vector, values_of
@@ -35,7 +35,7 @@ _WORST = np.array([LARGEST, 0.0, 0.0])
 
 
 @dataclass
-class Episodes:
+class RoundEpisodes:
     """N episodes; the first axis of every array counts them.
 
     Attributes:
@@ -167,10 +167,10 @@ def log_norms(norms: NDArray[np.floating]) -> Floats:
 
 
 OBSERVED_SPLITS = {"train": 0, "val": 1}
-"""Splits in observations, with their columns in `Episodes.loss` and `.accuracy`."""
+"""Splits in observations, with their columns in `RoundEpisodes.loss` and `.accuracy`."""
 
 
-def space(
+def round_observation_space(
     history: int, action_size: int, num_clients: int | None, *, private: bool = False
 ) -> gym.spaces.Dict:
     """Return the observation space; `private` where there is an epsilon to spend."""
@@ -195,8 +195,8 @@ def space(
 
 
 def observe(
-    layout: Layout,
-    episodes: Episodes,
+    layout: ObservationLayout,
+    episodes: RoundEpisodes,
     *,
     chance: float,
     horizon: int,
@@ -225,7 +225,7 @@ def observe(
 
 
 def _clients(
-    episodes: Episodes, chance: float, sampled: NDArray[np.bool_]
+    episodes: RoundEpisodes, chance: float, sampled: NDArray[np.bool_]
 ) -> Mapping[str, NDArray[np.floating]]:
     trained = episodes.trained
     samples = episodes.num_samples[:, :, 1]

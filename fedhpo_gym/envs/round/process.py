@@ -3,8 +3,8 @@
 `RoundEnv` runs it with N = 1 and `RoundVectorEnv` with any N, so both return the same bits. A step
 decodes the actions, trains some rounds of all courses together (`Courses` of `backends/base.py`),
 charges them on the simulated clock, and evaluates the models. The state of the episodes is in
-`Episodes` of `envs/round/observation.py`, which also computes the observations. What the server
-receives may be noisy; the noise-free values are kept beside it.
+`RoundEpisodes` of `envs/round/observation.py`, which also computes the observations. What the
+server receives may be noisy; the noise-free values are kept beside it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,14 +24,14 @@ from fedhpo_gym.backends.base import (
     TrainingReport,
     one_validates,
 )
-from fedhpo_gym.core.arrays import Bools
+from fedhpo_gym.core.arrays import Bools, Indices, Integers
 from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.round import observation
 from fedhpo_gym.envs.round.observation import (
-    Episodes,
     Measurement,
+    RoundEpisodes,
     Row,
     Where,
     log_norms,
@@ -46,7 +46,13 @@ from fedhpo_gym.envs.round.settings import (
     RoundSettings,
     measured_objectives,
 )
-from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
+from fedhpo_gym.envs.vector import (
+    EpisodeDraws,
+    ObservationLayout,
+    masked_columns,
+    row_of,
+    unnamed_stream,
+)
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.noise import NOISE_STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
@@ -120,10 +126,12 @@ class RoundProcess:
         self._largest = {name: self._amount(name, largest, cost) or 1.0 for name in AMOUNTS}
         history, size, private = settings.history, controls.size, settings.epsilon is not None
         shapes = history, size, task.num_clients, len(self.measured), private * len(SEARCH_ORDERS)
-        self.episodes = Episodes.start(num_envs, *shapes)
+        self.episodes = RoundEpisodes.start(num_envs, *shapes)
         rows = controls.num_rows
-        self.observation_space = observation.space(history, size, rows, private=private)
-        self.layout = Layout(self.observation_space)
+        self.observation_space = observation.round_observation_space(
+            history, size, rows, private=private
+        )
+        self.layout = ObservationLayout(self.observation_space)
         self._alphas, self._seeds = np.array(
             [(instance.alpha, instance.seed) for instance in instances]
         ).T
@@ -172,10 +180,7 @@ class RoundProcess:
         return EpisodeDraws(num_envs, len(self.instances), unnamed_stream, noisy=noisy)
 
     def restart(
-        self,
-        where: NDArray[np.intp],
-        instances: Sequence[int],
-        keys: NDArray[np.int64] | None = None,
+        self, where: Indices, instances: Sequence[int], keys: Integers | None = None
     ) -> None:
         if not len(where):
             return
@@ -429,7 +434,7 @@ class RoundProcess:
             info["val_loss_before"] = state.val_loss_before
             info["val_loss_after"] = state.val_loss_after
         if "configuration" in names:
-            info["configuration"] = columns_of(state.configuration.tolist())
+            info["configuration"] = masked_columns(state.configuration.tolist())
         if "fidelity" in names:
             rates = [configuration[RATE] for configuration in state.configuration]
             info["fidelity"][RATE] = np.array(rates, dtype=np.float64)

@@ -28,7 +28,7 @@ from fedhpo_gym.envs.arguments import (
 )
 from fedhpo_gym.envs.trial.env import TrialEnv, TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import open_instances
-from fedhpo_gym.envs.trial.ledger import unmoved
+from fedhpo_gym.envs.trial.ledger import constant_costs
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
 from fedhpo_gym.envs.vector import checked_number
 from fedhpo_gym.evaluation.noise import DEFAULT_EVALUATIONS, Noise
@@ -289,7 +289,7 @@ class TrialArguments:
 
 def _refuse_constants(setup: TrialSetup) -> None:
     """Refuse objectives of costs that are the same whatever an action asks for."""
-    names = unmoved(setup) if len(setup.objective_names) > 1 else ()
+    names = constant_costs(setup) if len(setup.objective_names) > 1 else ()
     for name in names:
         if name in ("flops", *COST_NAMES):
             raise InvalidArgumentError(

@@ -16,7 +16,7 @@ from fedhpo_gym.core.checks import Range, coerce
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import SetupEnv, plot_trials
 from fedhpo_gym.envs.trial.instances import TrialInstance
-from fedhpo_gym.envs.trial.ledger import charge, unmoved
+from fedhpo_gym.envs.trial.ledger import charge, constant_costs
 from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Trial, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.multi_objective import Constraints
@@ -137,7 +137,7 @@ class TrialEnv(SetupEnv):
 
     def unmoved_objectives(self, fidelity: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the objectives that no configuration changes where a fidelity is fixed: costs."""
-        return unmoved(replace(self.setup, fixed=dict(fidelity)))
+        return constant_costs(replace(self.setup, fixed=dict(fidelity)))
 
     @property
     def truth(self) -> "Truth":

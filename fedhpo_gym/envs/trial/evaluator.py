@@ -22,7 +22,7 @@ from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
-from fedhpo_gym.envs.vector import Layout
+from fedhpo_gym.envs.vector import ObservationLayout
 from fedhpo_gym.evaluation.noise import DEFAULT_EVALUATIONS, NOISE_STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
@@ -31,18 +31,18 @@ Results = NDArray[np.void]
 """Structured arrays of `Scorer.result_type`."""
 
 
-def take(results: Results, indices: Integers) -> Results:
+def take_results(results: Results, indices: Integers) -> Results:
     """Return some results; numpy copies opaque rows several times faster than rows of fields."""
-    return opaque(results).take(indices).view(results.dtype)
+    return without_fields(results).take(indices).view(results.dtype)
 
 
-def opaque(results: Results) -> Results:
+def without_fields(results: Results) -> Results:
     """Return a view of results without fields."""
     return results.view(np.dtype((np.void, results.dtype.itemsize)))
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredTrials:
+class EvaluatedTrials:
     """What B evaluations bring."""
 
     observations: Singles  # (B, size)
@@ -67,7 +67,7 @@ class Scorer:
             - `best_round` (S,): round of the best model under each seed.
     """
 
-    def __init__(self, setup: TrialSetup, layout: Layout) -> None:
+    def __init__(self, setup: TrialSetup, layout: ObservationLayout) -> None:
         self._setup = setup
         self._layout = layout
         self._low, self._high = np.zeros((2, layout.size))
@@ -106,7 +106,7 @@ class Scorer:
         times_s: Floats,
         rngs: Sequence[np.random.Generator] | None = None,
         noise_free: Floats | None = None,
-    ) -> ScoredTrials:
+    ) -> EvaluatedTrials:
         """Score B evaluations, bit for bit as each alone.
 
         Args:
@@ -121,7 +121,7 @@ class Scorer:
             noise_free = values_of(objectives, evaluations, spent)
         if rngs is None or setup.noise is None:
             values = noise_free
-            entries = observation.measure(setup.task, evaluations, spent.privacy)
+            entries = observation.measured_entries(setup.task, evaluations, spent.privacy)
         else:
             values, entries = noisy_values(setup, evaluations, noise_free, spent, rngs)
         rows = np.zeros((len(values), self._layout.size))  # (B, size)
@@ -144,7 +144,7 @@ class Scorer:
             results["test"][:, column] = np.nan if is_missing else evaluations.mean("test", name)
         results["diverged"] = evaluations.has_diverged
         results["best_round"] = evaluations.best_round
-        return ScoredTrials(rows.astype(np.float32), results)
+        return EvaluatedTrials(rows.astype(np.float32), results)
 
 
 CHUNK = 8192
@@ -156,7 +156,7 @@ MAX_GRIDS = 4
 MAX_QUERIES = 4096
 """Queries that are kept: a search visits few cells, and its incumbent again and again."""
 
-_scored_grids: OrderedDict[tuple[Hashable, ...], ScoredTrials] = OrderedDict()
+_scored_grids: OrderedDict[tuple[Hashable, ...], EvaluatedTrials] = OrderedDict()
 Generators = Sequence[np.random.Generator]
 
 
@@ -175,7 +175,7 @@ class Evaluator:
         is_stored = isinstance(backend, StoredBackend) and setup.is_grid
         self.has_cells = is_stored and not setup.custom
         self._num_queries = 0
-        self.cells: ScoredTrials | None = None
+        self.cells: EvaluatedTrials | None = None
         dimensions = (*backend.space.dimensions, *backend.fidelity_space.dimensions)
         answered = {dimension.name: dimension for dimension in dimensions}
         for dimension in setup.search_space.dimensions if is_stored else ():
@@ -190,19 +190,19 @@ class Evaluator:
         """Return the columns of (B,) cells or (B, n) actions."""
         return self.setup.columns_at(queries) if self.has_cells else self.setup.columns(queries)
 
-    def evaluate(self, queries: NDArray[Any], rngs: Generators | None = None) -> ScoredTrials:
+    def evaluate(self, queries: NDArray[Any], rngs: Generators | None = None) -> EvaluatedTrials:
         """Return observations and results of (B,) queries; the caller may write into them."""
         cells = self._all_cells(len(queries)) if self.has_cells else None
         if cells is None:
             return self._score(self.columns(queries), rngs)
-        results = take(cells.results, queries)
+        results = take_results(cells.results, queries)
         if rngs is None:
-            return ScoredTrials(cells.observations.take(queries, axis=0), results)
+            return EvaluatedTrials(cells.observations.take(queries, axis=0), results)
         return self._score(self.columns(queries), rngs, results)
 
     def _score(
         self, columns: Columns, rngs: Generators | None = None, results: Results | None = None
-    ) -> ScoredTrials:
+    ) -> EvaluatedTrials:
         """Ask the backend; `results` are those of the cells, from which prices are taken."""
         task = self.setup.task
         seconds = times_s(task, columns) if results is None else results["time_s"]
@@ -210,7 +210,7 @@ class Evaluator:
         evaluations = self.setup.backend.look_up(columns)
         return self.scorer.score(evaluations, spending(task, columns), seconds, rngs, noise_free)
 
-    def _all_cells(self, count: int) -> ScoredTrials | None:
+    def _all_cells(self, count: int) -> EvaluatedTrials | None:
         """Return the scores of all cells, or None while it is cheaper to score a few."""
         if self.cells is None:
             if not self._num_queries:
@@ -226,13 +226,13 @@ class Evaluator:
         queries = (setup.task, setup.search_space, tuple(sorted(setup.fixed.items())))
         return (*queries, self.scorer.rule, backend.seeds, backend.fingerprint)
 
-    def _score_cells(self) -> ScoredTrials:
+    def _score_cells(self) -> EvaluatedTrials:
         size = self.setup.num_cells
         chunks = [
             self._score(self.columns(np.arange(start, min(start + CHUNK, size))))
             for start in range(0, size, CHUNK)
         ]
-        cells = ScoredTrials(
+        cells = EvaluatedTrials(
             np.concatenate([chunk.observations for chunk in chunks]),
             np.concatenate([chunk.results for chunk in chunks]),
         )
@@ -252,7 +252,11 @@ class TrialSource:
     """
 
     def __init__(
-        self, setup: TrialSetup, layout: Layout, num_envs: int, draws: "TrialStreams | None" = None
+        self,
+        setup: TrialSetup,
+        layout: ObservationLayout,
+        num_envs: int,
+        draws: "TrialStreams | None" = None,
     ) -> None:
         self.instance = np.zeros(num_envs, dtype=np.intp)
         self._evaluators = [
@@ -297,7 +301,7 @@ class TrialSource:
         cells = self._evaluators[0].cells if self._is_plain else None
         if cells is not None:  # one look-up, for inactive environments, too
             cells.observations.take(handles, axis=0, out=observations, mode="clip")
-            return handles, take(cells.results, handles)
+            return handles, take_results(cells.results, handles)
         groups = self._group_by_instance(active)
         if len(groups) == 1 and len(groups[0][1]) == len(actions):
             trials = self._evaluate(*groups[0], handles, queries)
@@ -321,7 +325,7 @@ class TrialSource:
 
     def _evaluate(
         self, evaluator: Evaluator, where: Integers, handles: NDArray[Any], queries: NDArray[Any]
-    ) -> ScoredTrials:
+    ) -> EvaluatedTrials:
         """Evaluate the queries of the environments `where`, all of one instance, and charge them.
 
         Args:
@@ -455,7 +459,7 @@ def noisy_values(
         # A run that diverged keeps the worst values.
         diverged = reported.has_diverged[:, None]
         values[:, columns] = np.where(diverged, values[:, columns], noisy)
-    entries = observation.measure(setup.task, reported, spent.privacy)
+    entries = observation.measured_entries(setup.task, reported, spent.privacy)
     if noise.withholds:
         entries.update(_entries_from_objectives(setup, values))
     return values, entries

@@ -46,7 +46,7 @@ def spending(task: Task, columns: Mapping[str, NDArray[Any]]) -> objectives.Spen
     return objectives.Spending(privacy_spent(task, columns), lambda: _costs(task, columns))
 
 
-def unmoved(setup: TrialSetup) -> tuple[str, ...]:
+def constant_costs(setup: TrialSetup) -> tuple[str, ...]:
     """Return the cost objectives that are equal in the middle and at all ends of the space."""
     middle = np.zeros(setup.action_space.shape, dtype=np.float32)
     ends = np.concatenate([np.diag(middle + end) for end in (-1.0, 1.0)]).astype(np.float32)

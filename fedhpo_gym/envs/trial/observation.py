@@ -19,7 +19,7 @@ def box(low: float, high: float, size: int) -> gym.spaces.Box:
     return gym.spaces.Box(low, high, (size,), np.float32)
 
 
-def space(
+def trial_observation_space(
     problem: Problem,
     action_size: int,
     objective: objectives.Objective,
@@ -53,7 +53,7 @@ def empty(problem: Problem, spaces: gym.spaces.Dict) -> dict[str, NDArray[np.flo
     }
 
 
-def measure(
+def measured_entries(
     problem: Problem,
     evaluations: Evaluations,
     privacy: objectives.PrivacyLedger | objectives.PrivacyLedgers,

@@ -1,7 +1,7 @@
 """The decision process of trial environments, for N episodes at once.
 
 `TrialEnv` runs it with N = 1 and `TrialVectorEnv` with any N, so both return the same bits. The
-state of all episodes is in `Episodes`. A step passes the actions to a `TrialSource`, adds the
+state of all episodes is in `TrialEpisodes`. A step passes the actions to a `TrialSource`, adds the
 results to the state, and writes the observations into a frame (N, size) that the environment owns.
 Wrappers for budgets and rewards are not part of it.
 """
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.trial.evaluator import Results, TrialSource, TrialStreams, opaque
+from fedhpo_gym.envs.trial.evaluator import Results, TrialSource, TrialStreams, without_fields
 from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
 from fedhpo_gym.envs.trial.observation import TUNING, empty, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, named_stream
+from fedhpo_gym.envs.vector import EpisodeDraws, ObservationLayout, masked_columns, named_stream
 from fedhpo_gym.evaluation.multi_objective import is_better
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import PRIVACY_NAMES
@@ -35,7 +35,7 @@ PAST = ("elapsed_time", "trials", "incumbent_value")
 
 
 @dataclass
-class Episodes:
+class TrialEpisodes:
     """The state of N episodes; all arrays are (N,).
 
     Attributes:
@@ -56,7 +56,7 @@ class Episodes:
     @classmethod
     def start(
         cls, num_envs: int, result_type: np.dtype[np.void], handle_type: np.dtype[Any]
-    ) -> "Episodes":
+    ) -> "TrialEpisodes":
         episodes = cls(
             trials=np.zeros(num_envs, np.int64),
             rounds=np.zeros(num_envs),
@@ -104,14 +104,14 @@ class Episodes:
         if len(better):
             self.best[better] = handles[better]
             self.best_trial[better] = self.trials[better]
-            opaque(self.best_results)[better] = opaque(results)[better]
+            without_fields(self.best_results)[better] = without_fields(results)[better]
         return better
 
 
 class TrialProcess:
     """N episodes of trials of one setup; every step writes (N, size) observations into `frame`."""
 
-    def __init__(self, setup: TrialSetup, layout: Layout, frame: Singles) -> None:
+    def __init__(self, setup: TrialSetup, layout: ObservationLayout, frame: Singles) -> None:
         self.setup = setup
         self.frame = frame
         self._empty_row = np.zeros(layout.size, dtype=np.float32)
@@ -122,7 +122,9 @@ class TrialProcess:
         freeze_thaw = setup.freeze_thaw
         self._draws = TrialStreams(trials, freeze_thaw=freeze_thaw) if setup.noise else None
         self.source = TrialSource(setup, layout, num_envs, self._draws)
-        self.episodes = Episodes.start(num_envs, self.source.result_type, self.source.handle_type)
+        self.episodes = TrialEpisodes.start(
+            num_envs, self.source.result_type, self.source.handle_type
+        )
         self.episodes.trials = trials  # the draws read this array
         self._statistics = np.array(
             [statistics(backend) for backend in setup.instances], np.float32
@@ -299,8 +301,8 @@ class TrialProcess:
         queries = [self.source.query(handle) for handle in self.episodes.handles]
         results, metrics = self.episodes.results, self.setup.task.metric_names
         return {
-            "configuration": columns_of([configuration for configuration, _ in queries]),
-            "fidelity": columns_of([vars(fidelity) for _, fidelity in queries]),
+            "configuration": masked_columns([configuration for configuration, _ in queries]),
+            "fidelity": masked_columns([vars(fidelity) for _, fidelity in queries]),
             "test": dict(zip(metrics, results["test"].T, strict=True)),
             "diverged": results["diverged"],
             "best_round": results["best_round"],

@@ -299,7 +299,9 @@ class TrialSetup:
         names = instances.NAMES if self.instances else ()
         size = len(self.search_space)
         counted = observation.is_counted(self.task)
-        return observation.space(self.task, size, self.objectives[0], len(names), counted)
+        return observation.trial_observation_space(
+            self.task, size, self.objectives[0], len(names), counted
+        )
 
     @cached_property
     def reward_space(self) -> gym.spaces.Box:

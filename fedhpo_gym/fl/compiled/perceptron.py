@@ -28,7 +28,7 @@ _PER_UNIT = 4
 """Numbers of a unit in a hidden layer besides its weights, buffers included: kept per minibatch."""
 
 
-class Network(NamedTuple):
+class Perceptron(NamedTuple):
     """Dense rows, one after the other, and the shape of a perceptron.
 
     The numbers of a course are, of every hidden layer, weights (inputs x width) and bias, and, if
@@ -176,7 +176,7 @@ def _backward(
             s[b + i] = value - s[level + k]
 
 
-@implements(gradient, Network)
+@implements(gradient, Perceptron)
 def _network(  # noqa: C901 - forward and backward
     model: Any,
     w: Singles,
@@ -257,7 +257,7 @@ def _network(  # noqa: C901 - forward and backward
             back, other = other, back
 
 
-@implements(predict, Network)
+@implements(predict, Perceptron)
 def _predict_network(
     model: Any, w: Singles, rows: Any, begin: int, end: int, out: Singles, s: Singles, _: bool
 ) -> None:

@@ -24,9 +24,9 @@ from fedhpo_gym.fl.compiled import rng, training
 from fedhpo_gym.fl.compiled.arithmetic import BLOCK, power
 from fedhpo_gym.fl.compiled.training import Rows, Settings
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.models.model import CompiledModel, Layout, flat_rows
-from fedhpo_gym.fl.participants import Items, Names
-from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Trainers
+from fedhpo_gym.fl.models.model import CompiledModel, ParameterLayout, flat_rows
+from fedhpo_gym.fl.participants import ClientBatch, StreamNames
+from fedhpo_gym.fl.trainer import LocalObjective, LocalResult, Trainer, Trainers
 
 _NOBODY = np.empty((0, 0), dtype=np.float32)
 
@@ -59,7 +59,7 @@ class CompiledTrainer(Trainer):
             if part.name in self.kept:
                 parts.append(replace(part, offset=offset))
                 offset = parts[-1].span.stop
-        self._kept_layout = Layout(tuple(parts), offset)
+        self._kept_layout = ParameterLayout(tuple(parts), offset)
         drawn = model.init(stream(federation.seed, "init"))
         self._initial = np.zeros((1, layout.size), dtype=np.float32)
         layout.write(self._initial, {name: value[:, None] for name, value in drawn.items()})
@@ -143,12 +143,17 @@ class CompiledTrainer(Trainer):
         return 4 * self._layout.size
 
     def receive(
-        self, start: Singles, items: Items, purpose: str, without: Collection[str] = ()
+        self, start: Singles, items: ClientBatch, purpose: str, without: Collection[str] = ()
     ) -> Singles:
         return start[items.course]
 
     def run(
-        self, local: Singles, items: Items, settings: Hyperparameters, names: Names, terms: Terms
+        self,
+        local: Singles,
+        items: ClientBatch,
+        settings: Hyperparameters,
+        names: StreamNames,
+        terms: LocalObjective,
     ) -> None:
         added = _NOBODY
         if terms.shift:
@@ -159,7 +164,9 @@ class CompiledTrainer(Trainer):
             self._train_rows,
             self._words,
             _chosen(settings, items, terms.pull),
-            training.Items(items.course, items.client, np.array(names.rounds)[items.batch_key]),
+            training.CompiledBatch(
+                items.course, items.client, np.array(names.rounds)[items.batch_key]
+            ),
             np.argsort(items.client, kind="stable"),
             ~settings.stopped,
             _NOBODY,
@@ -173,7 +180,7 @@ class CompiledTrainer(Trainer):
     def advance(
         self,
         start: Singles,
-        items: Items,
+        items: ClientBatch,
         number: NDArray[np.int64],
         settings: Hyperparameters,
         pull: Any,
@@ -185,7 +192,7 @@ class CompiledTrainer(Trainer):
         first = number.searchsorted(np.arange(len(evaluated) + 1))
         clients = self.federation.num_clients
         order = (number * clients + items.client).argsort(kind="stable")
-        plan = training.Plan(
+        plan = training.RoundPlan(
             first, order - first[number], self._weight(items), items.weight, evaluated,
             pull is not None,
         )  # fmt: skip
@@ -197,7 +204,7 @@ class CompiledTrainer(Trainer):
             self._train_rows,
             self._words,
             _chosen(settings, items, pull),
-            training.Items(items.course, items.client, finished[items.course] + number),
+            training.CompiledBatch(items.course, items.client, finished[items.course] + number),
             plan,
             self._rows,
             self._labels,
@@ -237,21 +244,21 @@ class CompiledTrainer(Trainer):
             training.add_up(items.course, weight, _rows_of(said[name]), rows, 0, rows.shape[1])
             total[...] = np.moveaxis(rows.reshape(np.moveaxis(total, 1, 0).shape), 0, 1)
 
-    def _weight(self, items: Items) -> Singles:
+    def _weight(self, items: ClientBatch) -> Singles:
         return items.counted_equally.weight if self.equally else items.weight
 
     def no_updates(self, rows: int) -> NDArray[np.float64]:
         return np.zeros((rows, self._layout.trained))
 
     def add_updates(
-        self, items: Items, received: Singles, local: Singles, mean: NDArray[np.float64]
+        self, items: ClientBatch, received: Singles, local: Singles, mean: NDArray[np.float64]
     ) -> None:
         own = np.arange(len(items))
         weight, end = self._weight(items), self._layout.trained
         training.add_updates(items.course, weight, received, own, local, mean, 0, end)
 
     def compare(
-        self, items: Items, received: Singles, local: Singles, mean: NDArray[np.float64]
+        self, items: ClientBatch, received: Singles, local: Singles, mean: NDArray[np.float64]
     ) -> tuple[Singles, Singles]:
         found, sums = np.empty((len(local), 2), dtype=np.float32), np.zeros((len(local), 2))
         own, end = np.arange(len(items)), self._layout.trained
@@ -276,7 +283,7 @@ class CompiledTrainer(Trainer):
         return out.reshape(count, width, len(SPLITS), len(METRICS))
 
 
-def _chosen(settings: Hyperparameters, items: Items, pull: Any) -> Settings:
+def _chosen(settings: Hyperparameters, items: ClientBatch, pull: Any) -> Settings:
     rows, none = settings.rows(items), np.zeros(len(items), dtype=np.float32)
     return Settings(
         settings.rate[rows],

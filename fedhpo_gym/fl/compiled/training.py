@@ -162,7 +162,7 @@ class Rows(NamedTuple):
     first: Integers
 
 
-class Items(NamedTuple):
+class CompiledBatch(NamedTuple):
     """Who trains: (items,) courses, clients and the numbers that name their random streams."""
 
     course: Integers
@@ -225,7 +225,7 @@ def train(  # noqa: C901 - one loop
     rows: Rows,
     words: NDArray[np.uint32],
     settings: Settings,
-    items: Items,
+    items: CompiledBatch,
     order_of_items: Integers,
     live: NDArray[np.bool_],
     sent: Singles,
@@ -415,7 +415,7 @@ def compare(
         out[item, 1] = min(max(cosine, -1.0), 1.0)
 
 
-class Plan(NamedTuple):
+class RoundPlan(NamedTuple):
     """Some rounds of courses, round after round: who trains in them, and what is evaluated."""
 
     first: Integers  # (rounds + 1,) where the items of each round begin, and the last ends
@@ -436,8 +436,8 @@ def advance(  # noqa: C901 - one loop
     rows: Rows,
     words: NDArray[np.uint32],
     settings: Settings,
-    items: Items,
-    plan: Plan,
+    items: CompiledBatch,
+    plan: RoundPlan,
     held: Rows,
     labels: Integers,
     group: Integers,
@@ -481,7 +481,7 @@ def advance(  # noqa: C901 - one loop
                 settings.batch_size[begin:end],
                 settings.epochs[begin:end],
             ),
-            Items(course, items.client[begin:end], items.number[begin:end]),
+            CompiledBatch(course, items.client[begin:end], items.number[begin:end]),
             plan.order[begin:end],
             live,
             start,

@@ -120,7 +120,7 @@ MAX_NORM = 5.0
 
 
 @dataclass(eq=False)
-class Step:
+class ConvolutionStep:
     """A step of one item on one minibatch, but for the products with the large layer."""
 
     own: Parameters  # of the item, updated in place, but for the large layer's
@@ -187,7 +187,7 @@ class Step:
         return float((self.clip_norm * self.rates.sum() / length).clamp(max=1.0))
 
 
-def take(steps: Sequence[Step], matrix: Matrix) -> None:
+def take_rows(steps: Sequence[ConvolutionStep], matrix: Matrix) -> None:
     """Take steps of items together: they share the products with the large layer."""
     sizes = [len(step.images) for step in steps]
     ends = list(itertools.accumulate(sizes, initial=0))
@@ -292,10 +292,10 @@ class ConvNet(TorchModel):
             for item, size in enumerate(batch.sizes.tolist())
         )
         if batch.shared:
-            take(list(steps), cast(Matrix, batch.shared["weight3"]))
+            take_rows(list(steps), cast(Matrix, batch.shared["weight3"]))
             return
         for item, step in enumerate(steps):
-            take([step], OwnMatrix(parameters["weight3"][0, item], self.dtype))
+            take_rows([step], OwnMatrix(parameters["weight3"][0, item], self.dtype))
 
     def _step_together(
         self, parameters: Parameters, batch: Minibatch, masks: Tensor | None
@@ -337,11 +337,11 @@ class ConvNet(TorchModel):
 
     def _step(
         self, item: int, size: int, parameters: Parameters, batch: Minibatch, masks: Tensor | None
-    ) -> Step:
+    ) -> ConvolutionStep:
         own = {
             name: value[0, item] for name, value in parameters.items() if name not in self.shareable
         }
-        return Step(
+        return ConvolutionStep(
             own=own,
             layers=(Layer(own, "1", further=False), Layer(own, "2", further=True)),
             images=_normalise(batch.x[item, :size], self.dtype),

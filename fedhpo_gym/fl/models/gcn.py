@@ -132,9 +132,9 @@ def _subgraph(
     labels: NDArray[np.float32],
     device: torch.device,
 ) -> _Subgraph:
-    near = np.unique(take(federation.adjacency, train).indices).astype(np.int64)
-    first = with_ones(take(federation.propagated, near))
-    second = take(federation.adjacency, train, near)
+    near = np.unique(take_sparse_rows(federation.adjacency, train).indices).astype(np.int64)
+    first = with_ones(take_sparse_rows(federation.propagated, near))
+    second = take_sparse_rows(federation.adjacency, train, near)
     return _Subgraph(
         SparseMatrix(first, device),
         SparseMatrix(transpose(first), device),
@@ -213,7 +213,7 @@ class SparseMatrix:
         )[0]
 
 
-def take(
+def take_sparse_rows(
     matrix: SparseRows, rows: NDArray[np.int64], columns: NDArray[np.int64] | None = None
 ) -> SparseRows:
     """Return some rows of a sparse matrix, and of these some columns, in ascending order."""

@@ -81,12 +81,12 @@ class Perceptron(CompiledModel):
         return found
 
     def data(self, federation: Federation) -> tuple[Any, ...]:
-        from fedhpo_gym.fl.compiled.perceptron import Network
+        from fedhpo_gym.fl.compiled import perceptron
 
         features, inputs = federation.features, self.inputs_of[0]
         x = np.zeros((len(features), padded(inputs)), dtype=np.float32)
         x[:, :inputs] = features[np.arange(len(features))]
-        return Network(
+        return perceptron.Perceptron(
             x.ravel(),
             federation.labels.astype(np.int64),
             padded(inputs),

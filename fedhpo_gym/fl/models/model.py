@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """The numbers of a course, one parameter after the other; those that are trained come first."""
 
     parts: tuple[Part, ...]  # the parameters
@@ -131,7 +131,7 @@ class CompiledModel(Model):
         """Return how many numbers of memory that code needs for minibatches of some rows."""
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> ParameterLayout:
         """Where the parameters stand: end to end, buffers last."""
         parts: list[Part] = []
         shapes, offset, trained = self.shapes(), 0, 0
@@ -139,7 +139,7 @@ class CompiledModel(Model):
             parts.append(Part(name, shapes[name], offset))
             offset = parts[-1].span.stop
             trained = trained if name in self.buffers else offset
-        return Layout(tuple(parts), trained)
+        return ParameterLayout(tuple(parts), trained)
 
 
 def flat_rows(groups: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

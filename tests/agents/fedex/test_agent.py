@@ -34,8 +34,8 @@ from fedhpo_gym.agents.fedex_personalised import (
     PersonalisedFedEx,
     PersonalPolicy,
     PersonalSettings,
-    backward,
-    forward,
+    backward_pass,
+    forward_pass,
     initial_parameters,
 )
 from fedhpo_gym.core.errors import InvalidArgumentError
@@ -276,10 +276,10 @@ def test_hand_gradients_equal_finite_differences() -> None:
     slopes = [rng.standard_normal((6, arms)) for arms in (3, 2)]
 
     def loss() -> float:
-        log_theta = forward(parameters, encodings).log_theta
+        log_theta = forward_pass(parameters, encodings).log_theta
         return float(sum((s * logs).sum() for s, logs in zip(slopes, log_theta, strict=True)))
 
-    gradients = backward(parameters, forward(parameters, encodings), slopes)
+    gradients = backward_pass(parameters, forward_pass(parameters, encodings), slopes)
     assert gradients.keys() == parameters.keys()
     for name, value in parameters.items():
         numeric = np.zeros_like(value)
@@ -298,11 +298,11 @@ def test_hidden_layers_have_spectral_norm_one() -> None:
     rng = np.random.default_rng(1)
     parameters = initial_parameters((4, 7, 5), (3,), rng)
     encodings = rng.standard_normal((6, 4))
-    before = forward(parameters, encodings).log_theta[0]
+    before = forward_pass(parameters, encodings).log_theta[0]
     parameters["layer0.weight"] *= 10.0
-    np.testing.assert_allclose(forward(parameters, encodings).log_theta[0], before)
+    np.testing.assert_allclose(forward_pass(parameters, encodings).log_theta[0], before)
     parameters["head0.weight"] *= 2.0
-    assert not np.allclose(forward(parameters, encodings).log_theta[0], before)
+    assert not np.allclose(forward_pass(parameters, encodings).log_theta[0], before)
 
 
 def test_the_first_steps_of_adam_by_hand() -> None:

@@ -109,8 +109,10 @@ def test_the_policy_acts_as_the_one_that_was_trained(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[Any] = []
-    take_apart = door._policy
-    monkeypatch.setattr(door, "_policy", lambda *given: kept.extend(given) or take_apart(*given))
+    take_apart = door._extract_policy
+    monkeypatch.setattr(
+        door, "_extract_policy", lambda *given: kept.extend(given) or take_apart(*given)
+    )
     policy = train(algorithm).policy
     trained, normalized = kept[:2]
     env = vectors(algorithm, 1)
@@ -188,7 +190,7 @@ def test_progress_and_judge_count_every_step(algorithm: str) -> None:
 def test_the_target_is_what_the_other_network_says_of_the_online_networks_action() -> None:
     found = {}
     for kind in (sb3.DQN, door.DoubleDQN):
-        env = door.Moved(JoinedVecEnv([make_vector(QUADRATIC, 2, {})], 0), (0.25,))
+        env = door.MoveLastAction(JoinedVecEnv([make_vector(QUADRATIC, 2, {})], 0), (0.25,))
         model = kind("MultiInputPolicy", env, gamma=0.5, seed=0, device="cpu", buffer_size=200)
         torch.manual_seed(1)
         for weight in model.q_net_target.parameters():
@@ -227,12 +229,12 @@ def test_the_target_is_what_the_other_network_says_of_the_online_networks_action
 
 def test_moves_are_joint_or_of_one_dimension_and_stay_inside() -> None:
     with pytest.raises(InvalidArgumentError, match="must show 'last_action'"):
-        door.Moved(JoinedVecEnv([analytic()], 0), (0.5,))
+        door.MoveLastAction(JoinedVecEnv([analytic()], 0), (0.5,))
     joined = JoinedVecEnv([make_vector(QUADRATIC, 2, {})], 0)
-    env = door.Moved(joined, (0.75,))
+    env = door.MoveLastAction(joined, (0.75,))
     ways = (-0.75, 0.0, 0.75)
     assert sorted(map(tuple, env.moves.tolist())) == [(a, b) for a in ways for b in ways]
-    apart = door.Moved(joined, (0.25, 0.125, 0.0625, 0.5))
+    apart = door.MoveLastAction(joined, (0.25, 0.125, 0.0625, 0.5))
     assert len(apart.moves) == len(np.unique(apart.moves, axis=0)) == 1 + 8 * 2
     assert (np.count_nonzero(apart.moves, axis=1) == [0] + [1] * 16).all()
     env.reset()

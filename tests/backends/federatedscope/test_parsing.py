@@ -15,8 +15,8 @@ from federatedscope_peer import RECORDED
 from fedhpo_gym.backends.federatedscope.configuration import (
     client_metrics,
     client_updates,
-    cohorts,
     is_finite,
+    parse_cohorts,
     sample_counts,
 )
 from fedhpo_gym.core.errors import WorkerLostError
@@ -98,9 +98,9 @@ def test_counts_are_of_all_clients_and_no_others(names: list[str]) -> None:
      [[1], [True]], [[1], [1.0]], [[1], ["2"]], [[1], [10**400]]],
 )  # fmt: skip
 def test_cohorts_are_clients_of_each_round(cohort: object) -> None:
-    assert cohorts([[1], [2, 1]], 2, 2) == [[0], [1, 0]]
+    assert parse_cohorts([[1], [2, 1]], 2, 2) == [[0], [1, 0]]
     with pytest.raises(WorkerLostError, match="`cohorts` must be 2 lists"):
-        cohorts(cohort, 2, 2)
+        parse_cohorts(cohort, 2, 2)
 
 
 @pytest.mark.parametrize("name", ["0", "3", "²", "9" * 5000, "-1", ""])

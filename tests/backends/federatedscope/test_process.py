@@ -17,7 +17,7 @@ import pytest
 
 from federatedscope_peer import LR, RECORDED, SMALL, pretend
 from fedhpo_gym.backends.federatedscope import process
-from fedhpo_gym.backends.federatedscope.installation import Installation, find
+from fedhpo_gym.backends.federatedscope.installation import Installation, find_installation
 from fedhpo_gym.backends.federatedscope.process import Peer, WorkingFolder
 from fedhpo_gym.core.errors import (
     InvalidArgumentError,
@@ -251,18 +251,18 @@ def test_where_it_is_must_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         FederatedScope(LR, seed=1)
     good = pretend(tmp_path, "crash", tmp_path / "pids")
     with pytest.raises(InvalidArgumentError, match=r"`source` must be .*no-such-tree"):
-        find(str(tmp_path / "no-such-tree"), good["interpreter"])
+        find_installation(str(tmp_path / "no-such-tree"), good["interpreter"])
     with pytest.raises(InvalidArgumentError, match=r"`interpreter` must be .*no-python"):
-        find(good["source"], str(tmp_path / "no-python"))
+        find_installation(good["source"], str(tmp_path / "no-python"))
     with pytest.raises(InvalidArgumentError, match=r"`interpreter` must be given with `source`"):
-        find(good["source"])
+        find_installation(good["source"])
     (empty := tmp_path / "empty" / "federatedscope").mkdir(parents=True)
     (empty / "__init__.py").touch()
     with pytest.raises(InvalidArgumentError, match=r"`source` must be .*fed_runner.py in it"):
-        find(str(empty.parent), good["interpreter"])
+        find_installation(str(empty.parent), good["interpreter"])
     monkeypatch.setenv("FEDHPO_GYM_FEDERATEDSCOPE", str(tmp_path))
     with pytest.raises(InvalidArgumentError, match="must name a folder made by"):
-        find()
+        find_installation()
 
 
 def test_an_interpreter_without_a_package_is_one_line_of_advice(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_an_interpreter_without_a_package_is_one_line_of_advice(tmp_path: Path) 
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="utf-8")
     bare.chmod(0o755)
     with pytest.raises(MissingDependencyError, match=r"bare \(.*'torch'\); install") as caught:
-        Peer(find(good["source"], str(bare)))
+        Peer(find_installation(good["source"], str(bare)))
     assert "\n" not in str(caught.value)
 
 

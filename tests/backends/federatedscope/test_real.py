@@ -22,7 +22,7 @@ from federatedscope_peer import LARGE, LR, RECORDINGS, SERVER, SMALL
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.backends.federatedscope.backend import CourseRequest, RemoteCourse
-from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find
+from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find_installation
 from fedhpo_gym.backends.federatedscope.process import Peer
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import PeerError
@@ -65,7 +65,7 @@ class TestRealCoursesOfFedOptUnderAllSeeds(BackendConformance):
 
 @pytest.fixture
 def peer() -> Any:
-    one = Peer(find())
+    one = Peer(find_installation())
     yield one
     one.close()
 
@@ -173,7 +173,7 @@ register_data("ours", load)
 
 
 def test_data_that_its_users_contributed(tmp_path: Path) -> None:
-    where = find()
+    where = find_installation()
     shutil.copytree(where.source / "federatedscope", tmp_path / "federatedscope")
     added = tmp_path / "federatedscope" / "contrib" / "data" / "ours.py"
     added.write_text(CONTRIBUTED, encoding="utf-8")

@@ -21,7 +21,7 @@ from fedhpo_gym.objectives import NO_PRIVACY, Objective
 from fedhpo_gym.records.files import read_record
 from fedhpo_gym.records.incumbents import incumbents
 from fedhpo_gym.records.runs import JudgedRun
-from fedhpo_gym.stored.catalogue import find, list_names
+from fedhpo_gym.stored.catalogue import find_stored, list_names
 from fedhpo_gym.studies.plan import RunPlan
 from fedhpo_gym.studies.regret import regret_of
 from fedhpo_gym.studies.replay import replay
@@ -38,7 +38,7 @@ def stored() -> list[Any]:
     found = {}
     for backend, ending in ENDINGS.items():
         for name in list_names(ending):
-            card = find(name, ending)
+            card = find_stored(name, ending)
             assert card is not None
             identity = Identity.from_card(json.loads(card.read_text(encoding="utf-8")))
             task = task_of(identity)

@@ -25,7 +25,7 @@ class StopCourse(BaseException):
     """Ends a course from inside; nothing of FederatedScope catches it."""
 
 
-class Course:
+class PeerCourse:
     """A course, from before its first round to its last one."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Course:
 
     def cohorts(self, rounds: int) -> Any:
         """Return who will train in each of the next rounds; this draws nothing."""
-        return self._resume(lambda: cohorts(self._runner.server, rounds))
+        return self._resume(lambda: sample_cohorts(self._runner.server, rounds))
 
     def drop(self) -> None:
         """End the course and remove what FederatedScope wrote of it."""
@@ -163,12 +163,12 @@ class Course:
         """Note what a client's model is like before or after training; this draws nothing."""
         if self._updates is not None and self._request["measured"]:
             kept = save_state()
-            self._updates.measure(sender, when, plain(metrics()))
+            self._updates.measure(sender, when, to_plain(metrics()))
             restore_state(kept)
 
     def report(self, finished: int, of_clients: dict[int, dict[str, Any]]) -> None:
         """Send the metrics of all clients after so many rounds."""
-        clients = {client: plain(metrics) for client, metrics in of_clients.items()}
+        clients = {client: to_plain(metrics) for client, metrics in of_clients.items()}
         self._say(course=self.number, round=finished, clients=clients, cpu_s=time.process_time())
 
     def stand(self, finished: int) -> None:
@@ -291,7 +291,7 @@ def _beside(update: Any, mean: Any) -> dict[str, float]:
     return {"norm": norm, "alignment": known}
 
 
-def plain(metrics: dict[str, Any]) -> dict[str, float]:
+def to_plain(metrics: dict[str, Any]) -> dict[str, float]:
     """Return a client's metrics as numbers that JSON can hold."""
     return {str(name): float(value) for name, value in metrics.items() if value is not None}
 
@@ -302,7 +302,7 @@ def metrics_by_client(runner: Any) -> dict[int, dict[str, float]]:
     found = {}
     for number, client in runner.client.items():
         client.trainer.update(runner.server.models[0].state_dict())
-        found[number] = plain(metrics_of(client))
+        found[number] = to_plain(metrics_of(client))
     restore_state(kept)
     return found
 
@@ -315,7 +315,7 @@ def metrics_of(client: Any) -> dict[str, Any]:
     return metrics
 
 
-def cohorts(server: Any, rounds: int) -> list[list[int]]:
+def sample_cohorts(server: Any, rounds: int) -> list[list[int]]:
     """Return who will be sampled in the next rounds; only the sampler draws from numpy."""
     kept, states = save_state(), server.sampler.client_state.copy()
     found = []

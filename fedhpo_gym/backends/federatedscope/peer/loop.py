@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.backends.federatedscope.peer.course import Course
+from fedhpo_gym.backends.federatedscope.peer.course import PeerCourse
 
 
 def serve() -> None:
     """Say hello with the versions, then answer."""
-    wire = Wire()
+    wire = Channel()
     try:
-        versions = prepare()
-        desk = Desk(wire)
+        versions = prepare_course()
+        desk = Worker(wire)
     except Exception as error:  # noqa: BLE001 - whoever asks shows it
         wire.say(error=_words(error), trace=traceback.format_exc())
         return
@@ -38,20 +38,20 @@ def serve() -> None:
             wire.say(error=_words(error), trace=traceback.format_exc())
 
 
-class Desk:
+class Worker:
     """The courses that stand still, and what is asked of them."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Channel) -> None:
         self._wire = wire
         self._federations = Federations()
-        self._courses: dict[int, Course] = {}
+        self._courses: dict[int, PeerCourse] = {}
 
     def do(self, request: dict[str, Any]) -> Any:
         """Do what is asked and return the answer."""
         number, what = request["course"], request["do"]
         if what == "start":
             folder = Path.cwd()
-            self._courses[number] = Course(
+            self._courses[number] = PeerCourse(
                 number, request, self._federations, folder, self._wire.say
             )
             return None
@@ -89,7 +89,7 @@ def _exists(name: str) -> bool:
         return False
 
 
-def prepare() -> dict[str, str]:
+def prepare_course() -> dict[str, str]:
     """Import what courses need, and return the versions."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)
@@ -112,7 +112,7 @@ LOOK_S = 1.0
 """Seconds after which it is seen that the process that asks is gone."""
 
 
-class Wire:
+class Channel:
     """The connection to the process that asks; its end ends this process and all it started."""
 
     def __init__(self) -> None:
