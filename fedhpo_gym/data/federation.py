@@ -155,12 +155,9 @@ def make_unseen_federation(
     empty = np.empty(0, dtype=np.int64)
     clients = []
     for index, user in enumerate(np.sort(train)):
-        held_by_split = (np.sort(held_users)[index::num_clients] for held_users in (val, test))
-        rows_by_split = (
-            np.concatenate([empty, *(users[user_index] for user_index in held_users)])
-            for held_users in held_by_split
-        )
-        clients.append((users[user], *rows_by_split))
+        held_out = (np.sort(indices)[index::num_clients] for indices in (val, test))
+        others = (np.concatenate([empty, *(users[i] for i in indices)]) for indices in held_out)
+        clients.append((users[user], *others))
     rows = np.concatenate([client[0] for client in clients])
     return _build_federation(dataset, tuple(clients), rows, seed, preprocessing)
 

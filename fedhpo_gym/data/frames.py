@@ -1,6 +1,6 @@
 """Tables of users as data frames: from CSV, Parquet, LEAF's JSON, Hugging Face data sets or arrays.
 
-`new_task` reads its data here and then inspects them; imports of results and reports use it, too.
+`new_task` reads its data here before it inspects them, and so does the import of results.
 Every column of the resulting frame is int64, float64 or words; the cells decide which, not the type
 of the column. Sizes are checked before unpacking, and Arrow files are validated in another process,
 because files may come from others.
@@ -84,9 +84,8 @@ def _read_any(data: Any) -> Any:
         raise InvalidArgumentError("`data` must have columns and rows, got none")
     # A named index is data and becomes a column; one without a name counts rows.
     levels = frame.index.names
-    frame = _flatten_frame(
-        frame.reset_index(drop=None in levels or not {*levels}.isdisjoint(frame))
-    )
+    frame = frame.reset_index(drop=None in levels or not {*levels}.isdisjoint(frame))
+    frame = _flatten_frame(frame)
     names = [*frame.columns]
     unprintable = [name for name in names if not name.strip() or not name.isprintable()]
     if unprintable or len({*names}) < len(names):
@@ -96,7 +95,7 @@ def _read_any(data: Any) -> Any:
     return frame
 
 
-def base_name(path: Path) -> str:
+def name_without_endings(path: Path) -> str:
     """Return the name of a file without its endings: `table` for table.csv.xz."""
     return path.stem.removesuffix(".csv").removesuffix(".json")
 
@@ -118,13 +117,8 @@ def _read_path(path: Path) -> Any:
     with cache.reporting_damage(path, ADVICE):
         if path.is_dir() and (path / "dataset_dict.json").exists():
             names = read_json(path / "dataset_dict.json")["splits"]
-            return _read_arrow(
-                [
-                    file
-                    for name in names
-                    for file in _list_arrow_files(path / _require_bare_name(name))
-                ]
-            )
+            folders = [path / _require_bare_name(name) for name in names]
+            return _read_arrow([file for folder in folders for file in _list_arrow_files(folder)])
         if path.is_dir() and (path / "state.json").exists():
             return _read_arrow(_list_arrow_files(path))
         if path.suffix in (".parquet", ".pq"):

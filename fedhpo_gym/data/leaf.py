@@ -99,9 +99,8 @@ def _parse(content: Mapping[str, Any]) -> LeafData:
         for u in names
     }
     # LEAF's split keeps the names of users without samples.
-    if len(users) < len(names) or any(
-        user_data["y"] for u, user_data in data.items() if u not in users
-    ):
+    unnamed = [entry for user, entry in data.items() if user not in users]
+    if len(users) < len(names) or any(entry["y"] for entry in unnamed):
         raise InvalidArgumentError("`users` must name everybody in `user_data` with samples, once")
     for user, samples in users.items():
         if len(samples.x) != len(samples.y):
@@ -109,9 +108,7 @@ def _parse(content: Mapping[str, Any]) -> LeafData:
                 f"user {user} must have a target per input, got {len(samples.x)} inputs and "
                 f"{len(samples.y)} targets"
             )
-    _check_counts(
-        [require_integer(count) for count in _require_list(content["num_samples"])], users
-    )
+    _check_counts([*map(require_integer, _require_list(content["num_samples"]))], users)
     groups = content.get("hierarchies")
     return LeafData(users, dict(zip(names, _require_list(groups), strict=True)) if groups else None)
 

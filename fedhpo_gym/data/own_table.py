@@ -323,30 +323,26 @@ def inspect_table(
                 f"`{argument}` must be a column of the data, got {name!r}.{advice}"
             )
     for name in leave_out:
-        require_known(
-            "column", name, [column for column in frame if column not in (target, client)]
-        )
-    num_rows = len(frame)
+        require_known("column", name, [other for other in frame if other not in (target, client)])
+    total = len(frame)
     frame = frame.dropna(subset=[target, *filter(None, [client])])
     notes = list(_describe_target(frame, target))
-    if num_rows > len(frame):
-        notes.append(
-            f"{num_rows - len(frame)} of {num_rows} rows have no {target} or client: left out."
-        )
+    if total > len(frame):
+        notes.append(f"{total - len(frame)} of {total} rows have no {target} or client: left out.")
     if client is not None:
         notes += _describe_clients(frame, client)
     rare = min(MIN_VALUE_ROWS, max(2, len(frame) // 50))
     columns: dict[str, str] = {}
     for name in frame:
         if name not in (target, client):
-            as_requested = "none", "as asked"
-            encoding, said = (
-                as_requested if name in leave_out else _choose_encoding(frame, name, client, rare)
+            dropped = "none", "as asked"
+            encoding, why = (
+                dropped if name in leave_out else _choose_encoding(frame, name, client, rare)
             )
             columns[name] = encoding
-            if said:
+            if why:
                 verdict = " is left out" * (encoding == "none")
-                notes.append(f"Column {name!r}{verdict}: {said}.")
+                notes.append(f"Column {name!r}{verdict}: {why}.")
     used_columns = [name for name, encoding in columns.items() if encoding != "none"]
     if not used_columns:
         raise InvalidArgumentError(

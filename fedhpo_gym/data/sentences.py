@@ -213,17 +213,13 @@ class ColaSource(SentenceSource):
 
     def split(self, folder: Folder) -> dict[int, list[Sentence]]:
         train = self._read_rows(folder, "in_domain_train.tsv")
-        dev = self._read_rows(folder, "in_domain_dev.tsv") + self._read_rows(
-            folder, "out_of_domain_dev.tsv"
-        )
+        dev_files = ("in_domain_dev.tsv", "out_of_domain_dev.tsv")
+        dev = [row for name in dev_files for row in self._read_rows(folder, name)]
         complete = [n for n in ("in_domain.tsv", "out_of_domain.tsv") if (folder / n).exists()]
         rows = [row for name in complete for row in self._read_rows(folder, name)]
         test = remaining_rows(rows, train + dev)
-        parts = {TRAIN: train, VAL: dev, TEST: test}
-        return {
-            s: [(row[3], int(row[1])) for row in rows_of_split]
-            for s, rows_of_split in parts.items()
-        }
+        splits = {TRAIN: train, VAL: dev, TEST: test}
+        return {s: [(row[3], int(row[1])) for row in rows] for s, rows in splits.items()}
 
     def _read_rows(self, folder: Folder, name: str) -> list[Row]:
         rows = [tuple(cell.strip() for cell in row) for row in read_tsv(folder, name, self.repair)]

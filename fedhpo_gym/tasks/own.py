@@ -37,7 +37,7 @@ from fedhpo_gym.core.files import (
     read_toml,
     sole_writer,
 )
-from fedhpo_gym.data.frames import CLIENT, LABEL, base_name, read_frame
+from fedhpo_gym.data.frames import CLIENT, LABEL, name_without_endings, read_frame
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect_table
 from fedhpo_gym.space import Dimension, SearchSpace, Value
@@ -355,7 +355,7 @@ def write_task(
             f"rows are dealt, got neither; there are {short_repr([*frame])}"
         )
     if name is None:
-        stem = base_name(Path(source)) if isinstance(source, str | Path) else "Own"
+        stem = name_without_endings(Path(source)) if isinstance(source, str | Path) else "Own"
         name = "".join(part[:1].upper() + part[1:] for part in _words(stem))
         name = f"Data{name}" if not name[:1].isalpha() else name
     found = inspect_table(frame, target, client, leave_out)
