@@ -37,9 +37,9 @@ from fedhpo_gym.core.files import (
     read_toml,
     sole_writer,
 )
-from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame, stem_of
+from fedhpo_gym.data.frames import CLIENT, LABEL, name_without_endings, read_frame
 from fedhpo_gym.data.natural import NaturalTable
-from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
+from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect_table
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import natural
 from fedhpo_gym.tasks.federated import Task, fidelities
@@ -358,10 +358,10 @@ def write_task(
             f"rows are dealt, got neither; there are {short_repr([*frame])}"
         )
     if name is None:
-        stem = stem_of(Path(source)) if isinstance(source, str | Path) else "Own"
+        stem = name_without_endings(Path(source)) if isinstance(source, str | Path) else "Own"
         name = "".join(word[:1].upper() + word[1:] for word in _words(stem))
         name = f"Data{name}" if not name[:1].isalpha() else name
-    inspected = inspect(frame, target, client, leave_out)
+    inspected = inspect_table(frame, target, client, leave_out)
     count = clients or (frame[client].nunique() if client else 0)
     # By default pandas writes 100,000 cells at once, which is slow where columns are many.
     text = frame.to_csv(index=False, lineterminator="\n", chunksize=10_000)
@@ -396,10 +396,12 @@ def write_task(
             raise InvalidArgumentError(
                 f"`name` must be new, {path} is there; give another (`--name`), or overwrite it"
             )
-        with tempfile.TemporaryDirectory(dir=into) as word:
-            trial = Path(word) / table.data  # what is wrong is said before anything is replaced
+        with tempfile.TemporaryDirectory(dir=into) as trial_folder:
+            trial = (
+                Path(trial_folder) / table.data
+            )  # what is wrong is said before anything is replaced
             trial.write_text(text, encoding="utf-8")
-            OwnSource(name=name, licence="", citation="", table=table, path=path).encoded(trial)
+            OwnSource(name=name, licence="", citation="", table=table, path=path).encode(trial)
         keys = _makers(path, content)
         # Both are on the disk before one of them replaces anything.
         with new_text(path.with_name(table.data), text), new_text(path, statement):
