@@ -18,7 +18,7 @@ import pytest
 
 from fedhpo_gym import __version__
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.cli.health import chosen
+from fedhpo_gym.cli.health import cards_of_ids
 from fedhpo_gym.core import archive
 from fedhpo_gym.core.archive import EMBEDDED_FOLDER, second_folder
 from fedhpo_gym.core.errors import MissingDataError
@@ -85,7 +85,7 @@ def test_without_the_second_commands_do_what_they_can(
     assert "tabular" not in capsys.readouterr().out
     assert main(["show", "FedHPO-LR-CreditG-v0"]) == 0
     assert "\ntabular: no; the numbers of LR-CreditG-fedavg are in" in capsys.readouterr().out
-    names = {card.name for card in chosen(())}
+    names = {card.name for card in cards_of_ids(())}
     assert {one.removesuffix(".table.json") for one in names} & {*list_tables()} == {
         name for name in list_tables() if "-v1-" in name
     }

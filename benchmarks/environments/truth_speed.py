@@ -15,8 +15,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import measuring
 from measuring import number
 
-from fedhpo_gym.cli.health import chosen
-from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.health import cards_of_ids as chosen
+from fedhpo_gym.cli.listing import answering_tasks as answering
 from fedhpo_gym.stored.health import open_stored
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.tasks import Task

@@ -14,7 +14,7 @@ from pictures import draw_family
 from problem_pages import OBJECTIVE_HEADS, missing, objective_row, space_table
 
 import fedhpo_gym
-from fedhpo_gym.cli.problems import number
+from fedhpo_gym.cli.problems import format_value
 from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.envs.meta.env import MetaEnv
@@ -72,9 +72,9 @@ def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
     yield space_table(data.space, default_configuration(data.space))
     yield "## Fidelities"
     yield (
-        f"`round` is one of {', '.join(map(number, data.rounds))}; the highest is full fidelity. "
-        f"`client_sample_rate` is one of {', '.join(map(number, data.rates))}. An episode has "
-        f"{env.get_wrapper_attr('setup').trials} trials unless you set `trials`."
+        f"`round` is one of {', '.join(map(format_value, data.rounds))}; the highest is full "
+        f"fidelity. `client_sample_rate` is one of {', '.join(map(format_value, data.rates))}. An "
+        f"episode has {env.get_wrapper_attr('setup').trials} trials unless you set `trials`."
     )
     yield "## Objectives"
     yield (
@@ -157,7 +157,7 @@ def _generated(env_id: str, data: TaskGenerator) -> Iterator[str]:
         f"{len(data.arrays['weight_0'])} networks answer, fitted to {data.card['evaluations']:,} "
         f"evaluations of {len(data.card['fitted_on'])} real tasks. `noise` models the effect of "
         f"the seed of a training run. Best losses of the first {DRAWN} tasks: "
-        f"{', '.join(map(number, best))}."
+        f"{', '.join(map(format_value, best))}."
     )
 
 

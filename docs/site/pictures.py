@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedhpo_gym.cli.problems import number
+from fedhpo_gym.cli.problems import format_value
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.health import labels_on
@@ -108,7 +108,9 @@ def _landscape(
     axes.set(xlabel=first, ylabel=second, title="median loss over the other hyperparameters")
     bar = axes.figure.colorbar(image, ax=axes, extend="max")
     bar.set_ticks([best, worst] if worst > best else [best])
-    bar.ax.set_yticklabels([number(value) for value in ([best, worst] if worst > best else [best])])
+    bar.ax.set_yticklabels(
+        [format_value(value) for value in ([best, worst] if worst > best else [best])]
+    )
     bar.ax.minorticks_off()
 
 
@@ -130,10 +132,10 @@ def _cells(values: Any, most: int) -> tuple[Any, list[str]]:
     values = np.asarray(values)
     distinct, cell = np.unique(values, return_inverse=True)
     if len(distinct) <= most or distinct.dtype.kind in "UO":
-        return cell, [number(value) for value in distinct.tolist()]
+        return cell, [format_value(value) for value in distinct.tolist()]
     edges = np.unique(np.quantile(values, np.linspace(0, 1, most + 1)))
     places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    return places, [number((low + high) / 2) for low, high in pairwise(edges)]
+    return places, [format_value((low + high) / 2) for low, high in pairwise(edges)]
 
 
 def _some(values: Any, most: int) -> Any:

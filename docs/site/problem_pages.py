@@ -15,7 +15,7 @@ import gymnasium as gym
 from observations import entries
 
 from fedhpo_gym.cli import problems
-from fedhpo_gym.cli.listing import answering, arguments_of
+from fedhpo_gym.cli.listing import answering_tasks, arguments_of
 from fedhpo_gym.cli.show import description
 from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES
@@ -81,7 +81,7 @@ def _variants() -> dict[str, list[Path]]:
     """Return the cards that answer each problem of the catalogue, the default variant first."""
     found: dict[str, list[Path]] = {}
     for card in health_cards():
-        for task in (one for one in answering(_opened(card)) if one.key in TASKS):
+        for task in (one for one in answering_tasks(_opened(card)) if one.key in TASKS):
             found.setdefault(task.key, []).append(card)
     for key, cards in found.items():
         cards.sort(key=lambda card: (_arguments(card, TASKS[key]) != [], _ORDER.index(_kind(card))))
@@ -139,13 +139,13 @@ def space_table(space: SearchSpace, middle: Mapping[str, Any]) -> str:
         rows.append(
             (
                 f"`{one.name}`",
-                "–" if is_word else problems.number(one.low),
-                "–" if is_word else problems.number(one.high),
+                "–" if is_word else problems.format_value(one.low),
+                "–" if is_word else problems.format_value(one.high),
                 "words" if is_word else "logarithmic" if one.log else "linear",
                 ", ".join(map(str, one.values or ())) if is_word else points,
                 one.unit or "1",
                 one.scope,
-                problems.number(middle[one.name]) if one.name in middle else "–",
+                problems.format_value(middle[one.name]) if one.name in middle else "–",
                 _condition(one),
             )
         )
@@ -156,18 +156,19 @@ def _condition(dimension: Dimension) -> str:
     if dimension.active is None:
         return "always"
     name, values = dimension.active
-    return f"`{name}` is {' or '.join(map(problems.number, values))}"
+    return f"`{name}` is {' or '.join(map(problems.format_value, values))}"
 
 
 def _fidelities(task: Task) -> Iterator[str]:
     yield "## Fidelities"
     asked = task.asked_fidelity_space()
-    rounds = ", ".join(map(problems.number, asked["round"].grid))
+    rounds = ", ".join(map(problems.format_value, asked["round"].grid))
     rate = asked["client_sample_rate"]
     yield (
         f"`round` is one of {rounds}; the highest, {task.max_round}, is full fidelity. "
-        f"`client_sample_rate` is {problems.number(rate.low)} to {problems.number(rate.high)}. "
-        f"An episode ends after {problems.number(task.budget_s)} simulated seconds."
+        f"`client_sample_rate` is {problems.format_value(rate.low)} to "
+        f"{problems.format_value(rate.high)}. An episode ends after "
+        f"{problems.format_value(task.budget_s)} simulated seconds."
     )
 
 
@@ -195,7 +196,7 @@ def _objectives(task: Task, cards: Sequence[Path]) -> Iterator[str]:
 def objective_row(one: Objective) -> tuple[object, ...]:
     """Return the cells of an objective under `OBJECTIVE_HEADS`."""
     better = "lower" if one.minimize else "higher"
-    return (f"`{one.name}`", one.unit, better, " to ".join(map(problems.number, one.bounds)))
+    return (f"`{one.name}`", one.unit, better, " to ".join(map(problems.format_value, one.bounds)))
 
 
 def _answers(task: Task, backends: Mapping[str, Any], cards: Sequence[Path]) -> Iterator[str]:
@@ -236,7 +237,7 @@ def _numbers(card: Path, task: Task) -> Iterator[str]:
             f"The best of 25 random configurations is {difficulty['left 25']} away from the "
             f"optimum, and the best of 50 {difficulty['left 50']}, in units of the distance from "
             f"a guess to the optimum. {difficulty['near']} of all configurations come within a "
-            f"twentieth. A contest between optimizers ([definition](../../difficulty.md)): "
+            "twentieth. A contest between optimizers ([definition](../../difficulty.md)): "
             f"{difficulty['contest']}."
         )
     if survival := survival_on(stored):
@@ -317,8 +318,8 @@ def _natural_page(name: str, tasks: Sequence[Task]) -> Iterator[str]:
         rate = task.asked_fidelity_space()["client_sample_rate"]
         yield (
             f"A trial has up to {task.max_round} rounds and client sampling rates from "
-            f"{problems.number(rate.low)} to {problems.number(rate.high)}. An episode has "
-            f"{problems.number(task.budget_s)} simulated seconds."
+            f"{problems.format_value(rate.low)} to {problems.format_value(rate.high)}. An episode "
+            f"has {problems.format_value(task.budget_s)} simulated seconds."
         )
         for (key, variant), row in _difficulty().items():
             if key == task.key:

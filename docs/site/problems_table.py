@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.cli.problems import name_of, number, percent, variant_of
+from fedhpo_gym.cli.problems import format_share, format_value, name_of, variant_of
 from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.stored.health import (
     INERT,
@@ -70,7 +70,7 @@ MEANINGS = markdown_table(
             "seeds"
         ),
         "unimportant": (
-            f"in the CSV file: hyperparameters that cause less than {percent(INERT)} of the "
+            f"in the CSV file: hyperparameters that cause less than {format_share(INERT)} of the "
             "variance of the logarithm of the loss, interactions included (functional "
             "analysis of variance on the whole grid)"
         ),
@@ -92,8 +92,8 @@ All figures are of the validation loss and of the mean over seeds (of one seed i
 
 A low loss can be luck. `fedhpo-gym health ID --survival` tests this: it trains the best
 configurations of a table again from initial weights moved by 1e-8. Those that reach their stored
-loss again, to within {percent(SURVIVES)}, survive. `--write` stores the result on the card. This
-was done for the tables of version 1, and `fedhpo-gym show ID` prints the result.
+loss again, to within {format_share(SURVIVES)}, survive. `--write` stores the result on the card.
+This was done for the tables of version 1, and `fedhpo-gym show ID` prints the result.
 
 Versions that share results share a row.
 """
@@ -184,12 +184,12 @@ def _cells(stored: StoredNumbers) -> Iterator[str]:
     tau = health["kendall"]
     yield name_of(stored)
     yield variant_of(stored)
-    yield number(health["optimum"]["val_loss"])
-    yield number(labels["val_loss"]) if labels else "–"
+    yield format_value(health["optimum"]["val_loss"])
+    yield format_value(labels["val_loss"]) if labels else "–"
     ends = {"lowest": "−", "highest": "+"}
     yield ", ".join(f"{name} {ends[end]}" for name, end in health["edges"].items()) or "–"
     for figure in ("losing", "near_optimum", "diverging"):
-        yield percent(health[figure]["full_fidelity"]) if health[figure] else "–"
+        yield format_share(health[figure]["full_fidelity"]) if health[figure] else "–"
     noise, spread = health["seed_noise"], health["spread"]
     yield f"{noise / spread:.2f}" if noise is not None and spread else "–"
     for key in ("rounds", "client_sample_rates", "seeds"):

@@ -37,7 +37,7 @@ STEP, FRICTION, WARM_UP = 1e-2, 0.05, 1e-3
 
 
 def gate(sums: Tensor) -> Tensor:
-    """Return x (1 + x / sqrt(1 + x^2)) / 2, as `stored.meta_data.gate` does."""
+    """Return x (1 + x / sqrt(1 + x^2)) / 2, as `stored.meta_data.smooth_gate` does."""
     return sums * (1.0 + sums * torch.rsqrt(1.0 + sums * sums)) * 0.5
 
 

@@ -1,7 +1,8 @@
-"""What subcommands share: their words, from the signature of a function, and what they print.
+"""Shared parts of subcommands: arguments from the signature of a function, and output.
 
-Parameters by position are words, those by keyword only are options. One that is a dataclass
-brings its fields; one without `Arg` is for callers in Python.
+`fedhpo_gym.cli.make_parser` calls `take_arguments` for every command. Positional parameters are
+arguments, keyword-only ones are options. A parameter of a dataclass type contributes its fields;
+one without `Arg` is for callers in Python. Output escapes control characters and fits the terminal.
 """
 
 import argparse
@@ -29,11 +30,11 @@ Command = Callable[..., int]
 
 @dataclass(frozen=True)
 class Arg:
-    """How a parameter is given on the command line.
+    """A parameter on the command line.
 
     Attributes:
-        metavar: what stands for its value in the help.
-        flag: the option, if it is not called as the parameter.
+        metavar: placeholder of its value in the help.
+        flag: the option, if its name differs from the parameter's.
         several: whether several values may follow an option at once.
     """
 
@@ -51,82 +52,91 @@ class _Parameter(NamedTuple):
 
 
 def take_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Let a parser take the words of a command; its `call` then runs the command on them."""
+    """Add the arguments of a command to a parser; its default `call` then runs the command."""
     parameters = list(_parameters(command))
-    for one in parameters:
-        for parameter in _fields(one.hint) if is_dataclass(one.hint) else [one]:
-            _add(parser, parameter)
-    parser.set_defaults(call=partial(_call, command, parameters))
+    for entry in parameters:
+        for parameter in _field_parameters(entry.hint) if is_dataclass(entry.hint) else [entry]:
+            _add_argument(parser, parameter)
+    parser.set_defaults(call=partial(_call_command, command, parameters))
 
 
-def _call(command: Command, parameters: Sequence[_Parameter], options: argparse.Namespace) -> int:
-    given = {}
+def _call_command(
+    command: Command, parameters: Sequence[_Parameter], options: argparse.Namespace
+) -> int:
+    values = {}
     for name, hint, *_ in parameters:
         if get_origin(hint) is Annotated:
-            given[name] = getattr(options, name)
+            values[name] = getattr(options, name)
         else:
-            given[name] = hint(**{one.name: getattr(options, one.name) for one in fields(hint)})
-    return command(**given)
+            values[name] = hint(
+                **{entry.name: getattr(options, entry.name) for entry in fields(hint)}
+            )
+    return command(**values)
 
 
 def _parameters(command: Command) -> Iterator[_Parameter]:
     hints = hints_of(command, include_extras=True)
-    for name, one in inspect.signature(command).parameters.items():
+    for name, entry in inspect.signature(command).parameters.items():
         hint = hints[name]
         if get_origin(hint) is Annotated or is_dataclass(hint):
-            yield _Parameter(name, hint, one.default, one.kind is one.KEYWORD_ONLY)
+            yield _Parameter(name, hint, entry.default, entry.kind is entry.KEYWORD_ONLY)
 
 
-def _fields(kind: Any) -> Iterator[_Parameter]:
+def _field_parameters(kind: Any) -> Iterator[_Parameter]:
     hints: Mapping[str, Any] = hints_of(kind, include_extras=True)
-    for one in fields(kind):
-        default = inspect.Parameter.empty if one.default is MISSING else one.default
-        yield _Parameter(one.name, hints[one.name], default, one.default is not MISSING)
+    for entry in fields(kind):
+        default = inspect.Parameter.empty if entry.default is MISSING else entry.default
+        yield _Parameter(entry.name, hints[entry.name], default, entry.default is not MISSING)
 
 
-def _add(parser: argparse.ArgumentParser, one: _Parameter) -> None:
-    hint, arg = get_args(one.hint)
+def _add_argument(parser: argparse.ArgumentParser, entry: _Parameter) -> None:
+    hint, arg = get_args(entry.hint)
     if get_origin(hint) in (Union, UnionType):
-        hint = next(part for part in get_args(hint) if part is not NoneType)
-    is_given = one.default is not inspect.Parameter.empty
-    how: dict[str, Any] = {"help": arg.help}
+        hint = next(member for member in get_args(hint) if member is not NoneType)
+    has_default = entry.default is not inspect.Parameter.empty
+    settings: dict[str, Any] = {"help": arg.help}
     if hint is bool:
-        how["action"] = "store_false" if one.default else "store_true"
+        settings["action"] = "store_false" if entry.default else "store_true"
     else:
-        how |= {"metavar": arg.metavar, **_values(hint, one, is_given=is_given, arg=arg)}
-    if not one.is_option:
-        parser.add_argument(one.name, **how)
+        settings |= {
+            "metavar": arg.metavar,
+            **_value_options(hint, entry, has_default=has_default, arg=arg),
+        }
+    if not entry.is_option:
+        parser.add_argument(entry.name, **settings)
         return
     if hint is not bool:
-        how |= {"required": not is_given}
-        fresh = list(one.default) if isinstance(one.default, tuple) else one.default
-        how |= {"default": fresh} if is_given else {}
-    flag = arg.flag or f"--{one.name.replace('_', '-')}"
-    parser.add_argument(flag, dest=one.name, **how)
+        settings |= {"required": not has_default}
+        default = list(entry.default) if isinstance(entry.default, tuple) else entry.default
+        settings |= {"default": default} if has_default else {}
+    flag = arg.flag or f"--{entry.name.replace('_', '-')}"
+    parser.add_argument(flag, dest=entry.name, **settings)
 
 
-def _values(hint: Any, one: _Parameter, *, is_given: bool, arg: Arg) -> dict[str, Any]:
-    """Return how many values there are, and of which type."""
+def _value_options(hint: Any, entry: _Parameter, *, has_default: bool, arg: Arg) -> dict[str, Any]:
+    """Return the options of argparse for the number and type of values."""
     if get_origin(hint) is Literal:
         return {"choices": get_args(hint)}
     if get_origin(hint) is not Sequence:
-        count = {} if one.is_option or not is_given else {"nargs": "?", "default": one.default}
+        count = (
+            {} if entry.is_option or not has_default else {"nargs": "?", "default": entry.default}
+        )
         return {"type": hint, **count}
-    of = get_args(hint)[0]
-    if not one.is_option:
-        return {"type": of, "nargs": "*" if is_given else "+"}
+    item_type = get_args(hint)[0]
+    if not entry.is_option:
+        return {"type": item_type, "nargs": "*" if has_default else "+"}
     return {
-        "type": of,
+        "type": item_type,
         **({"action": "extend", "nargs": "+"} if arg.several else {"action": "append"}),
     }
 
 
 NARROWEST, FEWEST = 40, 12
-"""Columns that a terminal has at least, and that the last column of a table keeps."""
+"""Least columns of a terminal, and of the last column of a table."""
 
 
 def echo(text: str) -> None:
-    """Write one line of output; what the terminal cannot show, or would obey, is escaped."""
+    """Write one line of output; unprintable characters and control characters are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     line = f"{_printable(text)}\n"
     sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding))
@@ -134,16 +144,16 @@ def echo(text: str) -> None:
 
 def _printable(text: str) -> str:
     """Return a text without characters that move the cursor or change the terminal."""
-    one_by_one = (c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-    return text if text.isprintable() else "".join(one_by_one)
+    escaped = (c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(escaped)
 
 
 def echo_error(command: str, error: Exception | str) -> None:
-    """Write one line about what went wrong."""
-    words = str(error)
+    """Write an error as one line."""
+    message = str(error)
     if isinstance(error, OSError) and not isinstance(error, FedHPOError) and error.strerror:
-        words = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    sys.stderr.write(f"fedhpo-gym {command}: {_printable(' '.join(words.splitlines()))}\n")
+        message = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    sys.stderr.write(f"fedhpo-gym {command}: {_printable(' '.join(message.splitlines()))}\n")
 
 
 def width_of_terminal() -> int:
@@ -151,23 +161,25 @@ def width_of_terminal() -> int:
     return max(get_terminal_size((sys.maxsize, 24)).columns, NARROWEST)
 
 
-def say_prose(text: str) -> None:
+def echo_prose(text: str) -> None:
     """Write a paragraph, broken into lines where the terminal ends."""
     echo(fill(text, min(width_of_terminal(), len(text) + 1), break_on_hyphens=False))
 
 
-def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def echo_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write a table of fitting columns; in narrow terminals, the last goes on in further lines."""
     lines = [tuple(heads), *map(tuple, rows)]
     *widths, last = (max(map(len, column)) for column in zip(*lines, strict=True))
-    before = sum(widths) + 2 * len(widths)
-    room = min(last, max(width_of_terminal() - before, FEWEST))
+    indent = sum(widths) + 2 * len(widths)
+    width_of_last = min(last, max(width_of_terminal() - indent, FEWEST))
     for *first, end in lines:
         cells = [cell.ljust(width) for cell, width in zip(first, widths, strict=True)]
-        parts = wrap(end, room, break_on_hyphens=False) if len(end) > room else [end]
-        echo("  ".join([*cells, parts[0]]).rstrip())
-        for part in parts[1:]:
-            echo(" " * before + part)
+        lines_of_cell = (
+            wrap(end, width_of_last, break_on_hyphens=False) if len(end) > width_of_last else [end]
+        )
+        echo("  ".join([*cells, lines_of_cell[0]]).rstrip())
+        for line in lines_of_cell[1:]:
+            echo(" " * indent + line)
 
 
 def parse_pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:
@@ -179,11 +191,11 @@ def parse_pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:
             raise InvalidArgumentError(f"`{option}` must be of the form name=value, got {word!r}")
         if name in dict(pairs):
             raise InvalidArgumentError(f"`{option}` names {name!r} twice")
-        pairs.append((name, _value(option, name, value)))
+        pairs.append((name, _parse_value(option, name, value)))
     return pairs
 
 
-def _value(option: str, name: str, text: str) -> Any:
+def _parse_value(option: str, name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
@@ -218,7 +230,7 @@ Named = Annotated[
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What runs are asked for, besides who acts where."""
+    """Options of runs, besides ids, agents and seeds."""
 
     backend: Annotated[
         str | None,
@@ -260,7 +272,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where many processes run."""
+    """Options of the cluster where processes run."""
 
     executor: Annotated[str, Arg("processes here, or dask (processes)", "NAME")] = "processes"
     address: Annotated[str | None, Arg("of the cluster's scheduler", "URL")] = None
@@ -295,13 +307,13 @@ class Variant:
     ] = ()
 
 
-def asked_task(variant: Variant) -> Task:
+def parse_task(variant: Variant) -> Task:
     """Return the variant of a task that the command line names."""
-    wanted = {name: getattr(variant, name) for name in OPTIONS}
-    given = {name: value for name, value in wanted.items() if value is not None}
+    options = {name: getattr(variant, name) for name in OPTIONS}
+    chosen_options = {name: value for name, value in options.items() if value is not None}
     if variant.algorithm is not None:
-        given["algorithm"] = algorithm_name(variant.algorithm)
+        chosen_options["algorithm"] = algorithm_name(variant.algorithm)
     name = resolve_id(variant.id) if ":" in variant.id else variant.id
-    task = get_task(name).variant(**given)
+    task = get_task(name).variant(**chosen_options)
     task = task.fix(dict(parse_pairs("--setting", variant.settings)))
     return task.tune(dict(parse_pairs("--tune", variant.tune)))

@@ -18,10 +18,10 @@ from fedhpo_gym.cli.console import (
     Cluster,
     OwnTables,
     Variant,
-    asked_task,
     echo,
     echo_error,
-    say_table,
+    echo_table,
+    parse_task,
 )
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.errors import (
@@ -43,7 +43,7 @@ LONG_H = 1.0
 """A build that takes more hours is started with `--yes` only, unless by a script."""
 
 
-def build(
+def build_numbers(
     variant: Variant,
     *,
     sample: Annotated[int | None, Arg("N courses spread evenly instead of the grid", "N")] = None,
@@ -73,37 +73,37 @@ def build(
     from fedhpo_gym.building.build import build_sample, build_table
 
     check_executor(cluster.executor, cluster.address)
-    task = asked_task(variant)
-    where: dict[str, Any] = {
+    task = parse_task(variant)
+    shared_options: dict[str, Any] = {
         "workers": workers, "merge": merge, "device": device, "address": cluster.address,
         "announce": partial(_announce, yes), "folder": out,
     }  # fmt: skip
-    of_samples: dict[str, Any] = {
+    sample_options: dict[str, Any] = {
         "rounds": rounds, "rates": rates, "repeat_every": repeat_every, "crossed": crossed,
         "only_finished": only_finished,
     }  # fmt: skip
     if sample is None:
-        for name, value in of_samples.items():
+        for name, value in sample_options.items():
             if value:
                 raise InvalidArgumentError(
                     f"`--{name.replace('_', '-')}` is for samples, got {value!r}; add "
                     "`--sample N`: a table is whole"
                 )
-        card = build_table(task, **where)
+        card = build_table(task, **shared_options)
     else:
-        of_samples["rounds"] = _numbers("rounds", rounds, int)
-        of_samples["rates"] = _numbers("rates", rates, float)
-        card = build_sample(task, sample, **of_samples, **where)
+        sample_options["rounds"] = _parse_numbers("rounds", rounds, int)
+        sample_options["rates"] = _parse_numbers("rates", rates, float)
+        card = build_sample(task, sample, **sample_options, **shared_options)
     echo(str(card))
     return 0
 
 
-def _announce(yes: bool, found: "Estimate") -> None:
-    """Say what a build will cost; a long one needs `--yes` when somebody is there to give it."""
+def _announce(yes: bool, estimate: "Estimate") -> None:
+    """Print the cost of a build; a long one needs `--yes` in an interactive terminal."""
     from fedhpo_gym.building.build import tell
 
-    tell(found)
-    if found.hours > LONG_H and not yes and sys.stdin.isatty():
+    tell(estimate)
+    if estimate.hours > LONG_H and not yes and sys.stdin.isatty():
         raise InvalidArgumentError(
             f"`--yes` must be given for a build of more than {LONG_H:g} hour, and nothing was "
             "computed; `--sample N` computes N courses instead, enough to fit a surrogate on"
@@ -151,31 +151,31 @@ def queue(
 
 
 def say_progress(rows: "Sequence[Progress]") -> None:
-    """Print a line for each sample of a queue, and what all of them took and will take."""
-    hours = [(one.core_s / 3600, (one.left_s or 0.0) / 3600) for one in rows]
-    say_table(
+    """Print a line for each sample of a queue, and the used and remaining core-hours of all."""
+    hours = [(row.core_s / 3600, (row.left_s or 0.0) / 3600) for row in rows]
+    echo_table(
         ("sample", "courses", "state", "core-hours", "left"),
         [
             (
-                one.design.task.table_name,
-                f"{one.trained}/{one.design.size}",
-                one.state,
-                f"{spent:.2f}",
-                f"{left:.2f}" if one.left_s is not None else "not known",
+                row.design.task.table_name,
+                f"{row.trained}/{row.design.size}",
+                row.state,
+                f"{used_h:.2f}",
+                f"{left_h:.2f}" if row.left_s is not None else "not known",
             )
-            for one, (spent, left) in zip(rows, hours, strict=True)
+            for row, (used_h, left_h) in zip(rows, hours, strict=True)
         ],
     )
-    done = sum(one.state == "done" for one in rows)
-    unknown = sum(one.left_s is None and one.state != "done" for one in rows)
-    spent, left = (sum(pair[column] for pair in hours) for column in (0, 1))
+    done = sum(row.state == "done" for row in rows)
+    unknown = sum(row.left_s is None and row.state != "done" for row in rows)
+    used_h, left_h = (sum(pair[column] for pair in hours) for column in (0, 1))
     echo(
-        f"{done} of {len(rows)} samples done, {spent:.1f} core-hours spent here, {left:.1f} left, "
-        f"and {unknown} samples whose cost is not known yet."
+        f"{done} of {len(rows)} samples done, {used_h:.1f} core-hours spent here, {left_h:.1f} "
+        f"left, and {unknown} samples whose cost is not known yet."
     )
 
 
-def _numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:
+def _parse_numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:
     try:
         return None if words is None else [kind(word) for word in words.split(",")]
     except ValueError as error:
@@ -187,7 +187,7 @@ def _numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:
 def download(
     names: Annotated[Sequence[str], Arg("data sets, `all` of them, or BERT-Tiny", "DATASET")],
 ) -> int:
-    """Fetch data sets; those that cannot be had do not keep the others from coming."""
+    """Fetch data sets; errors of some do not stop the others."""
     from fedhpo_gym.data import SOURCES, get_source, load_dataset
     from fedhpo_gym.data.sentences import NAME as WEIGHTS
     from fedhpo_gym.data.sentences import fetch_weights
@@ -230,7 +230,7 @@ def leaf(
     sampling_seed: Annotated[int, Arg("(0)", flag="--smplseed")] = 0,
     split_seed: Annotated[int, Arg("(0)", flag="--spltseed")] = 0,
 ) -> int:
-    """Read, sample, split and write; what was asked for and written goes into a manifest."""
+    """Read, sample, split and write; a manifest records options and files."""
     from fedhpo_gym.data import leaf
     from fedhpo_gym.data.leaf import Options, preprocess
 
@@ -242,17 +242,17 @@ def leaf(
     if out.exists():
         raise InvalidArgumentError(f"`--out` must not exist yet, got {out}")
     require_writable(out.parent, "`--out`, without its last part,")
-    wanted = Options(
+    options = Options(
         sampling=sampling, fraction=fraction, iid_users=iid_users, min_samples=min_samples,
         split=split, train_fraction=train_fraction, gap=gap, sampling_seed=sampling_seed,
         split_seed=split_seed,
     )  # fmt: skip
     marks, paths = {leaf.MANIFEST_KEY: leaf.MANIFEST}, []
-    with new_folder(out) as made:
-        for name, data in preprocess(leaf.read_files(files), wanted).items():
-            paths += leaf.write_files(made / name, "all_data", data, marks=marks)
+    with new_folder(out) as new:
+        for name, data in preprocess(leaf.read_files(files), options).items():
+            paths += leaf.write_files(new / name, "all_data", data, marks=marks)
             echo(f"{name}: {len(data.users)} users, {data.num_samples} samples")
-        leaf.write_manifest(made, asdict(wanted), paths)
+        leaf.write_manifest(new, asdict(options), paths)
     return 0
 
 
@@ -265,8 +265,8 @@ def make(
     """Make an interpreter that can run FederatedScope."""
     echo(describe_requirements(folder, source))
     if not dry_run:
-        made = install(folder, source, echo)
-        echo(f"Done: {made.interpreter}\nNow `export {VARIABLE}={folder.absolute()}`,")
+        installation = install(folder, source, echo)
+        echo(f"Done: {installation.interpreter}\nNow `export {VARIABLE}={folder.absolute()}`,")
         echo("and `fedhpo-gym federatedscope doctor` tries it.")
     return 0
 
@@ -276,14 +276,14 @@ def doctor(
     source: Annotated[str | None, Arg("(that of FEDHPO_GYM_FEDERATEDSCOPE)", "TREE")] = None,
     interpreter: Annotated[str | None, Arg("(likewise)", "PYTHON")] = None,
 ) -> int:
-    """Say what works; 1 where there is a fault."""
-    well = True
+    """Print what works; 1 where there is a fault."""
+    all_work = True
     with require_optional("the doctor's course", "torch", "raw", "torch"):
-        for what, fine, words in examine(source, interpreter):
-            echo(f"{'ok   ' if fine else 'FAULT'}  {what}: {words}")
-            well = well and fine
-    echo("FederatedScope can be used." if well else "FederatedScope cannot be used yet.")
-    return 0 if well else 1
+        for part, works, reason in examine(source, interpreter):
+            echo(f"{'ok   ' if works else 'FAULT'}  {part}: {reason}")
+            all_work = all_work and works
+    echo("FederatedScope can be used." if all_work else "FederatedScope cannot be used yet.")
+    return 0 if all_work else 1
 
 
 FEDERATEDSCOPE: Final = {

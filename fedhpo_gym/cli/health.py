@@ -1,4 +1,9 @@
-"""`fedhpo-gym health` and `difficulty`: figures of stored numbers, some of them by training."""
+"""`fedhpo-gym health` and `difficulty`: figures of stored numbers, some of them by training.
+
+`health` recomputes the figures on cards, and compares or writes them; `--survival` trains the best
+configurations of a table again with perturbed weights. `difficulty` prints the page of all stored
+problems (docs/difficulty.md). The figures themselves are in `fedhpo_gym.stored.health`.
+"""
 
 import json
 import math
@@ -20,16 +25,16 @@ from fedhpo_gym.cli.console import (
     Ids,
     Settings,
     Variant,
-    asked_task,
     echo,
     echo_error,
+    parse_task,
 )
-from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.listing import answering_tasks
 from fedhpo_gym.cli.problems import (
+    format_share,
+    format_value,
     limits_request,
     name_of,
-    number,
-    percent,
     survival_words,
     variant_of,
 )
@@ -65,9 +70,9 @@ def health(
     ] = False,
 ) -> int:
     """Compare, or with `--write` write, card by card; 1 where a card says something else."""
-    cards = chosen(ids)
+    cards = cards_of_ids(ids)
     if survival:
-        return _survival(cards, ids, write=write)
+        return _print_survival(cards, ids, write=write)
     differing = 0
     if truth:
         for card in cards:
@@ -83,7 +88,7 @@ def health(
     for card in cards:
         stored = figures.open_stored(card)
         if write:
-            figures.write_health(card, _labels(stored))
+            figures.write_health(card, _label_frequencies(stored))
             echo(f"{card.name}: written")
             continue
         equal = figures.agree(figures.health_of(stored), stored.card.get(figures.HEALTH))
@@ -98,12 +103,12 @@ def _backend_of(stored: StoredNumbers) -> str:
 
 
 def truths_of(card: Path) -> dict[str, Any]:
-    """Compute what `recall` returns for the default arguments of all ids that a card answers.
+    """Compute the results that `recall` reads for the default arguments of all ids of a card.
 
-    These are limits, and what can be reached at all and at full fidelity.
+    These are limits, and truths at any and at full fidelity.
     """
     stored, results = figures.open_stored(card), {}
-    for task in answering(stored):
+    for task in answering_tasks(stored):
         backend = _backend_of(stored)
         _, key, compute = limits_request(task, backend)
         results[str(key)] = compute()
@@ -114,15 +119,15 @@ def truths_of(card: Path) -> dict[str, Any]:
         for prefix in ("", "MO-"):
             with closing(make_environment(f"{prefix}{task.id}", arguments)) as env:
                 setups.append(env.get_wrapper_attr("setup"))
-        for pair in (setups, [one.at_full_fidelity for one in setups]):
-            for one in searched_together(pair):
-                results[str(one.key)] = one.to_store()
-    as_read: dict[str, Any] = json.loads(json.dumps(results))
-    return as_read
+        for group in (setups, [setup.at_full_fidelity for setup in setups]):
+            for setup in searched_together(group):
+                results[str(setup.key)] = setup.to_store()
+    plain_results: dict[str, Any] = json.loads(json.dumps(results))
+    return plain_results
 
 
-def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
-    """Say, table by table, whether the best configurations survive a perturbation."""
+def _print_survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
+    """Print, table by table, whether the best configurations survive a perturbation."""
     tables = [card for card in cards if card.name.endswith(".table.json")]
     if not (ids and tables):
         raise InvalidArgumentError(
@@ -130,31 +135,31 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
             f"{', '.join(ids) or 'none'}; `fedhpo-gym list` names them"
         )
     for card in tables:
-        found = survival_of(Table(card))
+        survival = survival_of(Table(card))
         if write:
-            add_to_card(card, FORMAT, {figures.SURVIVAL: found})
-        echo(f"{card.name}: {survival_words(found)}")
+            add_to_card(card, FORMAT, {figures.SURVIVAL: survival})
+        echo(f"{card.name}: {survival_words(survival)}")
     return 0
 
 
-def chosen(ids: Sequence[str]) -> list[Path]:
-    """Return the cards whose numbers ids answer from; all of this machine where no id is given."""
+def cards_of_ids(ids: Sequence[str]) -> list[Path]:
+    """Return the cards of the numbers of some ids; all of this machine where no id is given."""
     if not ids:
         cards = figures.health_cards()
-        here = [card for card in cards if is_installed(card)]
-        if len(here) < len(cards):
+        installed = [card for card in cards if is_installed(card)]
+        if len(installed) < len(cards):
             echo_error(
                 "health",
-                f"{len(cards) - len(here)} tables and pools are left out: fedhpo-gym-data, which "
-                "is on no index, is not installed; run `pip install ./data` in a checkout",
+                f"{len(cards) - len(installed)} tables and pools are left out: fedhpo-gym-data, "
+                "which is on no index, is not installed; run `pip install ./data` in a checkout",
             )
-        return here
-    found = [
-        (card, {task.key for task in answering(figures.open_stored(card))})
+        return installed
+    keys_by_card = [
+        (card, {task.key for task in answering_tasks(figures.open_stored(card))})
         for card in figures.health_cards()
         if is_installed(card)
     ]
-    picked = []
+    chosen_cards = []
     for word in ids:
         if meta_space(word):
             raise InvalidArgumentError(
@@ -166,33 +171,34 @@ def chosen(ids: Sequence[str]) -> list[Path]:
                 f"`ID` must be one of a table or a surrogate, got {word!r}: what tasks without end "
                 "are like, docs/studies/generated.md says"
             )
-        cards = [card for card, keys in found if get_task(word).key in keys]
+        cards = [card for card, keys in keys_by_card if get_task(word).key in keys]
         if not cards:
             raise InvalidArgumentError(
                 f"`ID` must be one with stored numbers, got {word!r}; `fedhpo-gym list` names them"
             )
-        picked += cards
-    return list(dict.fromkeys(picked))
+        chosen_cards += cards
+    return list(dict.fromkeys(chosen_cards))
 
 
-def _labels(stored: StoredNumbers) -> dict[str, Any]:
-    """Return what the label frequencies reach if the card lacks it and the data are at hand."""
-    needed = figures.SEED_LABELS if isinstance(stored, Pool) else figures.LABELS
-    if needed in stored.card:
+def _label_frequencies(stored: StoredNumbers) -> dict[str, Any]:
+    """Return the results of label frequencies if the card lacks them and the data are available."""
+    entry = figures.SEED_LABELS if isinstance(stored, Pool) else figures.LABELS
+    if entry in stored.card:
         return {}
     try:
         with require_optional("reading training data", "torch", "raw", "torch"):
             from fedhpo_gym.backends.training import task_label_frequencies
-        found = task_label_frequencies(task_of(stored.identity))
-        return dict(zip((figures.LABELS, figures.SEED_LABELS), found, strict=True))
+        frequencies = task_label_frequencies(task_of(stored.identity))
+        return dict(zip((figures.LABELS, figures.SEED_LABELS), frequencies, strict=True))
     except FedHPOError as error:
         echo_error("health", error)
         return {}
 
 
+_DRAWS = f"{figures.DRAWS:,}"
 TERMS = f"""\
 All figures are computed from validation losses at full fidelity, as means over seeds. Of a table or
-a pool, all cells are used; of a surrogate, {figures.DRAWS:,} uniformly drawn configurations. The losses of a
+a pool, all cells are used; of a surrogate, {_DRAWS} uniformly drawn configurations. The losses of a
 pool are those of one seed. Three losses define the scale:
 
 - "best" is the lowest loss of these configurations.
@@ -224,13 +230,13 @@ COLUMNS = {
     f"{2 * figures.FEWEST_TOP} configurations have several seeds",
     "seeds gained": "(default - best), in the same standard errors",
     "near": "share of the configurations whose loss exceeds best by at most "
-    f"{percent(figures.NEAR_BEST)} of (guess - best)",
+    f"{format_share(figures.NEAR_BEST)} of (guess - best)",
     "useless": "share of the configurations that are no better than guess, or diverge",
     "contest": f"whether seeds left is at least {figures.CONTEST[0]:g}, left 25 at least "
     f"{figures.CONTEST_LEFT:g}, and seeds gained at least {figures.CONTEST[1]:g}. Other problems "
     "are easy, or their results depend mostly on seeds. A dash if this is unknown",
 }
-"""What the columns of a table mean, by their heads."""
+"""Meaning of the columns of a table, by their heads."""
 DIFFICULTY_HEADS = ("id", "variant", *COLUMNS)
 AFTER = """
 For problems without stored results, `fedhpo-gym difficulty --train 60 ID` trains configurations.
@@ -252,17 +258,19 @@ def difficulty(
             "listed"
         )
     if train is not None and (not ids or any(meta_space(i) or generated_space(i) for i in ids)):
-        asked = ", ".join(ids) or "none"
-        raise InvalidArgumentError(f"`--train` must come with ids, none of many tasks, got {asked}")
+        id_text = ", ".join(ids) or "none"
+        raise InvalidArgumentError(
+            f"`--train` must come with ids, none of many tasks, got {id_text}"
+        )
     if train is not None:
-        tasks = [asked_task(Variant(word, algorithm, settings=settings)) for word in ids]
-        rows = [list(_trained(task, train)) for task in tasks]
+        tasks = [parse_task(Variant(word, algorithm, settings=settings)) for word in ids]
+        rows = [list(_trained_difficulty(task, train)) for task in tasks]
     else:
         pools = {word: space for word in ids if (space := meta_space(word))}
         others = [word for word in ids if word not in pools]
-        cards = chosen(others) if others or not ids else []
-        rows = [list(_cells(figures.open_stored(card))) for card in cards]
-        rows += [list(cells) for word, space in pools.items() for cells in _of_pools(word, space)]
+        cards = cards_of_ids(others) if others or not ids else []
+        rows = [list(_difficulty_cells(figures.open_stored(card))) for card in cards]
+        rows += [list(cells) for word, space in pools.items() for cells in _pool_cells(word, space)]
     echo(TERMS if ids else TITLE)
     for name, meaning in COLUMNS.items():
         words = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
@@ -273,105 +281,112 @@ def difficulty(
     return 0
 
 
-def _cells(stored: StoredNumbers) -> Iterator[str]:
+def _difficulty_cells(stored: StoredNumbers) -> Iterator[str]:
     yield name_of(stored)
     kind = type(stored).__name__.lower()  # table, surrogate or pool
     yield f"{variant_of(stored)}, {kind}"
     yield str(len(stored.space))
-    yield from _figures(figures.difficulty_of(stored))
+    yield from _format_figures(figures.difficulty_of(stored))
 
 
-def _of_pools(word: str, space: str) -> Iterator[Iterator[str]]:
+def _pool_cells(word: str, space: str) -> Iterator[Iterator[str]]:
     """Yield the cells of each meta-test task of a space of FedHPO-B."""
     data = open_meta_data(space)
     for task in data.where("test"):
-        named = (word, f"instances={data.names[task]!r}, pool", str(len(data.space)))
-        yield chain(named, _figures(figures.difficulty_in_pool(data, task)))
+        first_cells = (word, f"instances={data.names[task]!r}, pool", str(len(data.space)))
+        yield chain(first_cells, _format_figures(figures.difficulty_in_pool(data, task)))
 
 
-def _trained(task: Task, number: int) -> Iterator[str]:
-    """Yield the cells of a problem of which so many random configurations are trained."""
-    if number < figures.TRIALS[0]:
-        raise InvalidArgumentError(f"`--train` must be at least {figures.TRIALS[0]}, got {number}")
+def _trained_difficulty(task: Task, num_configurations: int) -> Iterator[str]:
+    """Yield the cells of a problem by training random configurations of it."""
+    if num_configurations < figures.TRIALS[0]:
+        raise InvalidArgumentError(
+            f"`--train` must be at least {figures.TRIALS[0]}, got {num_configurations}"
+        )
     full, grid = task.space, task.space.discretized()
     space = SearchSpace(tuple(grid[d.name] if d.kind == "int" else d for d in full.dimensions))
     raw = make_backend("raw", task)
     fidelity = Fidelity(task.max_round, task.fidelity_space["client_sample_rate"].high)
     rng = stream(0, "difficulty")
-    asked = [*(space.sample(rng) for _ in range(number)), figures.default_configuration(space)]
-    answers = raw.evaluate_many([(one, fidelity) for one in asked])
+    configurations = [
+        *(space.sample(rng) for _ in range(num_configurations)),
+        figures.default_configuration(space),
+    ]
+    answers = raw.evaluate_many([(configuration, fidelity) for configuration in configurations])
     losses = validation_losses(answers, answers.num_samples)
     fixed = [f"{name} {value:g}" for name, value in task.settings]
-    words = [task.algorithm, *fixed, f"{number} trained"]
+    words = [task.algorithm, *fixed, f"{num_configurations} trained"]
     yield from (task.key, ", ".join(words), str(len(full)))
-    yield from _figures(figures.difficulty_from(losses, task.label_entropy))
+    yield from _format_figures(figures.difficulty_from(losses, task.label_entropy))
 
 
-def _figures(found: figures.Difficulty) -> Iterator[str]:
-    yield from (_share(found.scaled(trials)[0]) for trials in figures.TRIALS)
-    yield _share(found.scaled(25)[1])
-    for value in (found.scaled(25)[2], found.gain):
-        yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
-    yield percent(found.near)
-    yield percent(found.useless)
-    yield {True: "yes", False: "no", None: "–"}[found.is_contest]
+def _format_figures(result: figures.Difficulty) -> Iterator[str]:
+    yield from (_format_share(result.scaled(trials)[0]) for trials in figures.TRIALS)
+    yield _format_share(result.scaled(25)[1])
+    for value in (result.scaled(25)[2], result.gain):
+        yield format_value(float(f"{value:.3g}")) if math.isfinite(value) else "–"
+    yield format_share(result.near)
+    yield format_share(result.useless)
+    yield {True: "yes", False: "no", None: "–"}[result.is_contest]
 
 
-def _share(value: float) -> str:
+def _format_share(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
 CELLS = 5
 PERTURBATIONS = 3
 PERTURBATION = 1e-8
-"""By which every initial weight moves, as a share of it or of 1 if that is more; by the distance to
-its neighbour in float32 if that is more still."""
+"""Perturbation of every initial weight, as a share of it or of 1 if that is more, but at least the
+distance to its neighbour in float32."""
 Cell = tuple[dict[str, Value], Fidelity]
 
 
 def survival_of(table: Table) -> dict[str, Any]:
-    """Return how far the losses of the best cells move under weights moved far below any meaning.
+    """Return how much the losses of the best cells change under a negligible change of weights.
 
     Spreads are standard deviations of the logarithm of the loss, the root mean square over cells:
     `moved` over the draws, of the mean over seeds; `seeds` over the seeds, unmoved.
     """
-    cells, claimed = best_cells(landscape_of(table), CELLS)
+    cells, stored_losses = best_cells(landscape_of(table), CELLS)
     task = task_of(table.identity)
     losses = np.stack(
-        [trained(task, table.seeds, cells, draw) for draw in range(PERTURBATIONS + 1)]
+        [train_cells(task, table.seeds, cells, draw) for draw in range(PERTURBATIONS + 1)]
     )
     means = losses.mean(axis=-1)
-    away = np.abs(means[1:] / claimed - 1.0).max(axis=0)
+    deviations = np.abs(means[1:] / stored_losses - 1.0).max(axis=0)
     return {
         "of": table.digest,
         "perturbation": PERTURBATION,
         "draws": PERTURBATIONS,
         "cells": len(cells),
-        "surviving": int((away <= figures.SURVIVES).sum()),
+        "surviving": int((deviations <= figures.SURVIVES).sum()),
         "optimum": {
-            "stored": _short(claimed[0]),
-            "trained": _short(means[0, 0]),
-            "lowest": _short(means[1:, 0].min()),
-            "highest": _short(means[1:, 0].max()),
+            "stored": _round_to_four(stored_losses[0]),
+            "trained": _round_to_four(means[0, 0]),
+            "lowest": _round_to_four(means[1:, 0].min()),
+            "highest": _round_to_four(means[1:, 0].max()),
         },
-        "moved": _spread(means, axis=0),
-        "seeds": _spread(losses[0], axis=-1) if len(table.seeds) > 1 else None,
+        "moved": _log_spread(means, axis=0),
+        "seeds": _log_spread(losses[0], axis=-1) if len(table.seeds) > 1 else None,
     }
 
 
 def best_cells(land: Landscape, count: int) -> tuple[list[Cell], Floats]:
-    """Return the configurations of the lowest means, each at its best fidelity, and these means."""
+    """Return the configurations of lowest mean loss, each at its best fidelity, and these means."""
     by_configuration = land.means.swapaxes(0, 1).reshape(land.means.shape[1], -1)
     lowest = by_configuration.min(axis=1)
     order = np.argsort(lowest, kind="stable")[:count]
     cells = []
-    for one in order.tolist():
-        at, rate = divmod(int(by_configuration[one].argmin()), len(land.rates))
-        cells.append((dict(land.configurations[one]), Fidelity(land.rounds[at], land.rates[rate])))
+    for index in order.tolist():
+        round_index, rate = divmod(int(by_configuration[index].argmin()), len(land.rates))
+        cells.append(
+            (dict(land.configurations[index]), Fidelity(land.rounds[round_index], land.rates[rate]))
+        )
     return cells, lowest[order]
 
 
-def trained(task: Task, seeds: Sequence[int], cells: Sequence[Cell], draw: int) -> Floats:
+def train_cells(task: Task, seeds: Sequence[int], cells: Sequence[Cell], draw: int) -> Floats:
     """Return the (cells, seeds) validation losses that training reaches."""
     courses = [
         make_course(task, configuration, fidelity.client_sample_rate, seed)
@@ -381,40 +396,42 @@ def trained(task: Task, seeds: Sequence[int], cells: Sequence[Cell], draw: int) 
     batch = make_batch(task, courses)
     if draw:
         rng = stream(draw, "survival")
-        batch.restore([_moved(state, rng) for state in batch.snapshot()])
+        batch.restore([_perturb_state(state, rng) for state in batch.snapshot()])
     last = max(fidelity.round for _, fidelity in cells)
     curves = batch.advance(last, evaluated=[r for r in task.evaluated_rounds if r <= last])
-    found = np.empty((len(cells), len(seeds)))
-    for index, (cell, of_seed) in enumerate(np.ndindex(found.shape)):
-        own = slice(index, index + 1)
-        known = (curves.metrics[own], curves.rounds, curves.diverged_at[own])
-        samples = task_federation(task, seeds[of_seed]).num_samples[None]
-        answer = evaluation_from_curves(*known, samples, (seeds[of_seed],), cells[cell][1])
-        found[cell, of_seed] = answer.mean("val", "loss")
-    return found
+    losses = np.empty((len(cells), len(seeds)))
+    for index, (cell_index, seed_index) in enumerate(np.ndindex(losses.shape)):
+        row = slice(index, index + 1)
+        curve_data = (curves.metrics[row], curves.rounds, curves.diverged_at[row])
+        samples = task_federation(task, seeds[seed_index]).num_samples[None]
+        answer = evaluation_from_curves(
+            *curve_data, samples, (seeds[seed_index],), cells[cell_index][1]
+        )
+        losses[cell_index, seed_index] = answer.mean("val", "loss")
+    return losses
 
 
-def _moved(state: CourseState | None, rng: np.random.Generator) -> CourseState | None:
+def _perturb_state(state: CourseState | None, rng: np.random.Generator) -> CourseState | None:
     """Return a state at round 0 with other weights."""
     if state is None:
         return None
-    parameters = {name: moved(weights, rng) for name, weights in state.parameters.items()}
+    parameters = {name: perturb_weights(weights, rng) for name, weights in state.parameters.items()}
     return replace(state, parameters=parameters)
 
 
-def moved(weights: Any, rng: np.random.Generator) -> Any:
-    """Return weights, an array or a tensor, each a little up or down."""
+def perturb_weights(weights: Any, rng: np.random.Generator) -> Any:
+    """Return weights, an array or a tensor, each moved slightly up or down."""
     values = weights if isinstance(weights, np.ndarray) else weights.detach().cpu().numpy()
     size = np.abs(values)
     step = np.maximum(PERTURBATION * np.maximum(size, 1.0), np.spacing(size)).astype(values.dtype)
-    new = values + rng.choice(np.array([-1, 1], values.dtype), values.shape) * step
-    return new if isinstance(weights, np.ndarray) else weights.new_tensor(new)
+    perturbed = values + rng.choice(np.array([-1, 1], values.dtype), values.shape) * step
+    return perturbed if isinstance(weights, np.ndarray) else weights.new_tensor(perturbed)
 
 
-def _spread(losses: Floats, axis: int) -> float:
+def _log_spread(losses: Floats, axis: int) -> float:
     logs = np.log(np.maximum(losses, figures.SMALLEST_LOSS))
-    return _short(np.sqrt(logs.var(axis=axis, ddof=1).mean()))
+    return _round_to_four(np.sqrt(logs.var(axis=axis, ddof=1).mean()))
 
 
-def _short(number: float | np.floating) -> float:
-    return float(f"{number:.4g}")
+def _round_to_four(value: float | np.floating) -> float:
+    return float(f"{value:.4g}")

@@ -1,4 +1,9 @@
-"""`fedhpo-gym list`: the environments, and what can answer them here."""
+"""`fedhpo-gym list | agents`: the environments with their backends on this machine, and the agents.
+
+Other subcommands use its functions, too: which backends are available (`backends`), which ids share
+stored numbers (`answering_tasks`), and which variants have stored numbers (`stored_variants`).
+Names of stored files are read once (`stored_names`), because opening all of them takes seconds.
+"""
 
 from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +16,7 @@ from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.backends import BACKENDS, COURSES, STORED
 from fedhpo_gym.backends.federatedscope.installation import why_not
-from fedhpo_gym.cli.console import Word, echo, say_prose, say_table
+from fedhpo_gym.cli.console import Word, echo, echo_prose, echo_table
 from fedhpo_gym.core.errors import (
     FedHPOError,
     MissingDataError,
@@ -53,7 +58,7 @@ from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS, generated_space, meta
 
 @dataclass(frozen=True)
 class StoredNames:
-    """What numbers are on this machine, by the stems of their files."""
+    """Stored numbers on this machine, by the stems of their files."""
 
     tables: Sequence[str]
     samples: Sequence[str]
@@ -83,40 +88,42 @@ HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
 def list_ids(word: Word = None) -> int:
     """Print one line per environment; with a word, only lines that hold it, or of its suite."""
     names = stored_names()
-    many = [name for name, space in META_IDS.items() if space in known_spaces()]
-    own = (f"FedHPO-{key}" for key in REGISTERED)
-    stored = (*many, *filter(has_generator, GENERATED_IDS))
-    shown = (*(task.id for task in TASKS.values()), *own, *stored)
-    rows = [_row_or_fault(name, names) for name in shown]
+    meta_ids = [name for name, space in META_IDS.items() if space in known_spaces()]
+    custom_ids = (f"FedHPO-{key}" for key in REGISTERED)
+    stored_ids = (*meta_ids, *filter(has_generator, GENERATED_IDS))
+    ids_in_order = (*(task.id for task in TASKS.values()), *custom_ids, *stored_ids)
+    rows = [_row_or_fault(name, names) for name in ids_in_order]
     variants, faults = stored_variants(names)
     if word is not None:
         ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]
-        kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
-        named = kept or [_row_or_fault(name, names) for name in ids]
+        matching_rows = [row for row in rows if word in " ".join(row) and word not in SUITES]
+        listed_rows = matching_rows or [_row_or_fault(name, names) for name in ids]
         variants = [row for row in variants if word in " ".join(row)]
-        if not named and not variants:
-            known = [*SUITES, *(row[0] for row in rows)] + [task.dataset for task in TASKS.values()]
-            raise unknown_name("environment", word, known)
-        if named:
-            say_table(HEADS, named)
+        if not listed_rows and not variants:
+            candidates = [*SUITES, *(row[0] for row in rows)] + [
+                task.dataset for task in TASKS.values()
+            ]
+            raise unknown_name("environment", word, candidates)
+        if listed_rows:
+            echo_table(HEADS, listed_rows)
         _say_variants(variants)
         return 0
-    say_table(HEADS, rows)
+    echo_table(HEADS, rows)
     _say_variants(variants)
     for note in [f"Not listed: {fault}." for fault in faults] + [*_notes()]:
         echo("")
-        say_prose(note)
+        echo_prose(note)
     return 0
 
 
 def _say_variants(rows: Sequence[tuple[str, str, str]]) -> None:
     if rows:
         echo("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
-        say_table(VARIANT_HEADS, rows)
+        echo_table(VARIANT_HEADS, rows)
 
 
 def _notes() -> Iterator[str]:
-    """Yield what the table does not say, a paragraph at a time."""
+    """Yield notes below the table, a paragraph at a time."""
     yield (
         "tuned: hyperparameters. grid: configurations of a table, with the values between them on "
         "a surrogate and raw. budget: simulated hours of an episode. The first backend answers "
@@ -148,32 +155,32 @@ def _notes() -> Iterator[str]:
 
 
 def _row_or_fault(env_id: str, names: StoredNames) -> tuple[str, ...]:
-    """Return the row of an id; what is wrong with a user's own does not keep the others away."""
+    """Return the row of an id; a faulty task of a user becomes a row that names the fault."""
     try:
-        return _row(env_id, names)
+        return _environment_row(env_id, names)
     except (FedHPOError, OSError) as error:
         if env_id.removeprefix("FedHPO-") not in REGISTERED:
             raise
         return env_id, *"––––", f"none: {error}"
 
 
-def _row(env_id: str, names: StoredNames) -> tuple[str, ...]:
+def _environment_row(env_id: str, names: StoredNames) -> tuple[str, ...]:
     if (space := meta_space(env_id)) is not None:
         return _pool_row(env_id, open_meta_data(space))
     if (space := generated_space(env_id)) is not None:
         size = len(open_generator(space).space)
         return env_id, "–", str(size), "–", "–", "tasks without end: a number is one"
-    task, taken = get_task(env_id), backends_of(env_id)
-    able = [name for name in backends(task, names) if name in taken]
-    words = ", ".join(able) or f"none yet: `{_what_helps(task, taken)}`"
+    task, backends_taken = get_task(env_id), backends_of(env_id)
+    available = [name for name in backends(task, names) if name in backends_taken]
+    backend_text = ", ".join(available) or f"none yet: `{_what_helps(task, backends_taken)}`"
     if "DAC-" in env_id:
-        return env_id, str(task.num_clients), str(len(round_space(task))), "–", "–", words
+        return env_id, str(task.num_clients), str(len(round_space(task))), "–", "–", backend_text
     budget, grid = f"{float(f'{task.budget_s / 3600:.3g}'):g} h", str(task.space.grid_size)
-    return env_id, str(task.num_clients), str(len(task.space)), grid, budget, words
+    return env_id, str(task.num_clients), str(len(task.space)), grid, budget, backend_text
 
 
 def round_space(task: Task) -> SearchSpace:
-    """Return what actions of a task's round id set."""
+    """Return the search space of actions of a task's round id."""
     from fedhpo_gym.envs.round.arguments import RoundArguments
 
     return RoundArguments(**task.round_arguments).controls.space
@@ -181,64 +188,70 @@ def round_space(task: Task) -> SearchSpace:
 
 def _pool_row(env_id: str, data: MetaData) -> tuple[str, ...]:
     clients = [int(task["clients"]) for task in data.card["tasks"]]
-    found = f"{len(data.names)} tasks: pool, surrogate"
+    answer = f"{len(data.names)} tasks: pool, surrogate"
     try:
         data.require_installed()
     except MissingDataError:
-        found = "none yet: `pip install ./data`"
+        answer = "none yet: `pip install ./data`"
     pool = str(data.card["pool"])
-    return env_id, f"{min(clients)}-{max(clients)}", str(len(data.space)), pool, "–", found
+    return env_id, f"{min(clients)}-{max(clients)}", str(len(data.space)), pool, "–", answer
 
 
 def backends_of(env_id: str) -> Collection[str]:
-    """Return the backends that an id takes: trials are stored, courses that stand still are not."""
+    """Return the backends that an id accepts; trials may be stored, interactive courses may not."""
     return COURSES if "DAC-" in env_id else BACKENDS
 
 
 WITHOUT_DATA = ("function", "quadratic")
-"""Backends of problems that have no data: those of a user's function, and quadratics."""
+"""Backends of problems without data: functions of users, and quadratics."""
 
 
-def concerned(task: Task, env_id: str) -> list[str]:
-    """Return the backends that an id takes and that could answer its task."""
-    known = [task.unstored] if task.unstored in WITHOUT_DATA else [*STORED, task.unstored]
+def relevant_backends(task: Task, env_id: str) -> list[str]:
+    """Return the backends that an id accepts and that could have its task."""
+    unstored_names = [task.unstored] if task.unstored in WITHOUT_DATA else [*STORED, task.unstored]
     return [
         name
         for name in backends_of(env_id)
-        if (name not in WITHOUT_DATA if task.has_data else name in known)
+        if (name not in WITHOUT_DATA if task.has_data else name in unstored_names)
     ]
 
 
 def backends(task: Task, names: StoredNames) -> list[str]:
-    """Return the backends that can answer a task on this machine, the default first."""
-    found = ["tabular"] if task.table_name in names.tables else []
-    if any(one.name in names.surrogates for one in with_surrogate(task.surrogate_identities)):
-        found.append("surrogate")
-    if task.table_name in names.samples and found[:1] != ["tabular"]:
-        found.append("tabular")
+    """Return the backends that are available for a task on this machine, the default first."""
+    available = ["tabular"] if task.table_name in names.tables else []
+    if any(
+        identity.name in names.surrogates for identity in with_surrogate(task.surrogate_identities)
+    ):
+        available.append("surrogate")
+    if task.table_name in names.samples and available[:1] != ["tabular"]:
+        available.append("tabular")
     if not task.has_data:
-        return [*found, *{task.unstored} - {*STORED}]
-    if task.table == BUILT_TABLE and not lacking(task):
-        found.append("raw")
+        return [*available, *{task.unstored} - {*STORED}]
+    if task.table == BUILT_TABLE and not missing_requirement(task):
+        available.append("raw")
         if not why_not(task):
-            found.append("federatedscope")
-    return found
+            available.append("federatedscope")
+    return available
 
 
-def _what_helps(task: Task, taken: Container[str]) -> str:
+def _what_helps(task: Task, backends_taken: Container[str]) -> str:
     if task.table != BUILT_TABLE:
         return task.identity.command
-    missing = lacking(task) if task.has_data else None
-    stored = has_table(task.table_name) or has_sample(task.table_name)
-    away = "tabular" in taken and stored
-    return "pip install ./data" if away or not missing else f"pip install '.[{missing[1]}]'"
+    missing = missing_requirement(task) if task.has_data else None
+    is_stored = has_table(task.table_name) or has_sample(task.table_name)
+    is_not_installed = "tabular" in backends_taken and is_stored
+    return (
+        "pip install ./data"
+        if is_not_installed or not missing
+        else f"pip install '.[{missing[1]}]'"
+    )
 
 
-def lacking(task: Task) -> tuple[str, str] | None:
+def missing_requirement(task: Task) -> tuple[str, str] | None:
     """Return a package that is not installed and its extra, if training a task needs one."""
     trainer = ("numba", "compiled") if COMPILED.issuperset(task.models) else ("torch", "raw")
-    needed = (trainer, get_source(task.dataset).library)
-    return next((pair for pair in needed if pair and not find_spec(pair[0])), None)
+    requirements = (trainer, get_source(task.dataset).library)
+    return next((pair for pair in requirements if pair and not find_spec(pair[0])), None)
 
 
 def stored_variants(
@@ -246,46 +259,46 @@ def stored_variants(
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Return the stored variants, of one task or all, that no id has by default.
 
-    They come with what is wrong with cards that cannot be read.
+    The second list has the errors of cards that cannot be read.
     """
     defaults = {
         i.name for task in TASKS.values() for i in (task.identity, *task.surrogate_identities)
     }
-    found: dict[tuple[str, str], set[str]] = {}
+    backends_by_variant: dict[tuple[str, str], set[str]] = {}
     faults = []
     for name in sorted({*names.tables, *names.samples, *names.surrogates} - defaults):
         if not name.startswith(task):
             continue
         try:
             identity = names.identity(name)
-            of_user = get_task(identity.id)  # which the catalogue may not have
-            if name in {i.name for i in (of_user.identity, *of_user.surrogate_identities)}:
+            known_task = get_task(identity.id)  # which the catalogue may not have
+            if name in {i.name for i in (known_task.identity, *known_task.surrogate_identities)}:
                 continue
-            words = ", ".join(arguments_of(identity))
+            arguments = ", ".join(arguments_of(identity))
         except FedHPOError as error:
             faults.append(str(error))
             continue
-        answers = found.setdefault((newest_id(identity), words), set())
+        answers = backends_by_variant.setdefault((newest_id(identity), arguments), set())
         answers.update({"surrogate"} if name in names.surrogates else ())
         answers.update({"tabular"} if name in {*names.tables, *names.samples} else ())
     rows = [
-        (name, ", ".join(sorted(answers, reverse=True)), words)
-        for (name, words), answers in found.items()
+        (name, ", ".join(sorted(answers, reverse=True)), arguments)
+        for (name, arguments), answers in backends_by_variant.items()
     ]
     return rows, faults
 
 
 def newest_id(identity: Identity) -> str:
-    """Return the newest id that answers from stored numbers; its variant takes their arguments."""
-    shared = (identity.task, identity.version)
-    known = [t for t in versions_of(identity.task) if (t.name, t.numbers_version) == shared]
-    return max(known or [get_task(identity.id)], key=lambda task: task.version).id
+    """Return the newest id that uses stored numbers; its variant has their arguments."""
+    stem = (identity.task, identity.version)
+    tasks = [t for t in versions_of(identity.task) if (t.name, t.numbers_version) == stem]
+    return max(tasks or [get_task(identity.id)], key=lambda task: task.version).id
 
 
-def answering(stored: StoredNumbers) -> list[Task]:
-    """Return the versions of a variant that answer from stored numbers, the oldest first.
+def answering_tasks(stored: StoredNumbers) -> list[Task]:
+    """Return the versions of a variant that use stored numbers, the oldest first.
 
-    A version that shares numbers does not answer from the surrogate of another if it has its own.
+    A version that shares numbers does not use the surrogate of another version if it has its own.
     """
     identity = stored.identity
     changes, tuned = (
@@ -298,15 +311,15 @@ def answering(stored: StoredNumbers) -> list[Task]:
     )
     if not isinstance(stored, Surrogate):
         return [task for task in versions if task.identity == identity]
-    there = (
-        (task, [one for one in task.surrogate_identities if has_surrogate(one.name)])
+    fitted_tasks = (
+        (task, [other for other in task.surrogate_identities if has_surrogate(other.name)])
         for task in versions
     )
-    return [task for task, fitted in there if fitted[:1] == [identity]]
+    return [task for task, fitted in fitted_tasks if fitted[:1] == [identity]]
 
 
 def arguments_of(identity: Identity) -> Iterator[str]:
-    """Yield the algorithm, and what else differs from the defaults of the id."""
+    """Yield the algorithm, and all other arguments that differ from the defaults of the id."""
     default, settings = get_task(identity.id), task_of(identity).settings
     for name, value in identity.options:
         if name == "algorithm" or value != getattr(default, name):
@@ -326,8 +339,8 @@ MANY = {"scalar": "one", "vector": "many", "any": "one or many"}
 def list_agents(word: Word = None) -> int:
     """Print a line per agent whose line holds a word, or of `module:Class`; 0."""
     rows, missing = [], dict[str, list[str]]()
-    known = {**AGENTS, **OWN_AGENTS}
-    for name in (word,) if word and (":" in word or word in known) else known:
+    agents = {**AGENTS, **OWN_AGENTS}
+    for name in (word,) if word and (":" in word or word in agents) else agents:
         try:
             row = _agent_row(name, agent_class(name))
         except MissingDependencyError as error:
@@ -337,8 +350,8 @@ def list_agents(word: Word = None) -> int:
         if (word or "") in " ".join(row):
             rows.append(row)
     if word and not (rows or missing):
-        raise unknown_name("agent", word, known)
-    say_table(AGENT_HEADS, rows)
+        raise unknown_name("agent", word, agents)
+    echo_table(AGENT_HEADS, rows)
     for words, names in missing.items():
         echo(f"\nNot listed: {', '.join(names)}: {words}")
     return 0
@@ -347,12 +360,12 @@ def list_agents(word: Word = None) -> int:
 def _agent_row(name: str, kind: type[Agent]) -> tuple[str, ...]:
     chooses = issubclass(kind, LadderSearch) or kind.fidelity is not None
     searches = issubclass(kind, TrialSearch)
-    hears = searches and getattr(kind, "takes_constraints", False)
+    uses_constraints = searches and getattr(kind, "takes_constraints", False)
     return (
         name,
         ", ".join(f"{process}s" for process in kind.acts_on),
         "always" if chooses else "where they are free",
         MANY[kind.rewards],
-        "as such" if hears else "by penalties",
+        "as such" if uses_constraints else "by penalties",
         "yes" if "trial" in kind.acts_on else "no",
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import fedhpo_gym
-from fedhpo_gym.cli.console import Arg, OwnTables, echo, echo_error, say_prose
+from fedhpo_gym.cli.console import Arg, OwnTables, echo, echo_error, echo_prose
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import read_toml
 from fedhpo_gym.data.frames import stem_of
@@ -34,7 +34,7 @@ def new(
     overwrite: Annotated[bool, Arg("replace a task file of that name")] = False,
 ) -> int:
     """Write a task file, and say what was done and what can be run."""
-    made = fedhpo_gym.new_task(
+    task_files = fedhpo_gym.new_task(
         data,
         target,
         client=client,
@@ -46,28 +46,28 @@ def new(
         folder=out,
         overwrite=overwrite,
     )
-    for note in made.notes:
-        say_prose(note)
-    say_prose(
-        f"{made.path} says all this: encodings, clients, split, ranges. Change it, raise its "
+    for note in task_files.notes:
+        echo_prose(note)
+    echo_prose(
+        f"{task_files.path} says all this: encodings, clients, split, ranges. Change it, raise its "
         "`version`, and the next import has the new ids."
     )
     if out is not None and out.resolve() != own_folder().resolve():
-        say_prose(f"Commands find it where FEDHPO_GYM_TASKS={out.resolve()} is set.")
+        echo_prose(f"Commands find it where FEDHPO_GYM_TASKS={out.resolve()} is set.")
     echo("\nIds, each also as MO-...:")
-    for env_id in made.ids:
+    for env_id in task_files.ids:
         rounds = env_id.removeprefix("FedHPO-").startswith(TRIALS_ONLY)
         echo(f"  {env_id}" + ("" if rounds else f"  {env_id.replace('FedHPO-', 'FedHPO-DAC-')}"))
-    first = made.ids[0].rpartition("-v")[0]
+    first = task_files.ids[0].rpartition("-v")[0]
     echo("\nWhat to run next:")
-    for line, words in (
+    for line, purpose in (
         (f"compare {first} --agents random,de --seeds 3", "train trials, and compare agents"),
         (f"transfer {first}", "tune it with what other federations taught"),
         (f"difficulty {first} --train 60", "say what random search leaves to be gained"),
         (f"build {first} --sample 2000", "train a sample; it says first what it costs"),
         (f"surrogate {first}", "fit a surrogate to it, and hear how far off it is"),
     ):
-        echo(f"  fedhpo-gym {line}\n      {words}")
+        echo(f"  fedhpo-gym {line}\n      {purpose}")
     return 0
 
 
@@ -80,19 +80,21 @@ Description = Annotated[
 ]
 
 
-def import_results(path: Source, *, description: Description = None, out: OwnTables = None) -> int:
+def import_files(path: Source, *, description: Description = None, out: OwnTables = None) -> int:
     """Import every table of an archive, or a table of results; refused ones keep none back."""
     from fedhpo_gym.building.fedhpo_bench import FILE, find_archives, import_archive
 
     if (path.suffix in TABLES or path.stem.endswith(".csv")) and path.name != FILE:
         if not path.is_file():
             raise MissingDataError(f"`path` must be a file, {path} is none")
-        told = _told(description or path.with_name(f"{stem_of(path)}.toml"))
+        description_values = _read_description(
+            description or path.with_name(f"{stem_of(path)}.toml")
+        )
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")
-            env_id, card = fedhpo_gym.import_results(path, **told, folder=out)
+            env_id, card = fedhpo_gym.import_results(path, **description_values, folder=out)
         for note in notes:
-            say_prose(str(note.message))
+            echo_prose(str(note.message))
         echo(str(card))
         echo(f"fedhpo-gym surrogate {env_id}" if card.name.endswith(".sample.json") else env_id)
         return 0
@@ -110,19 +112,19 @@ def import_results(path: Source, *, description: Description = None, out: OwnTab
     return 1 if failed else 0
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _read_description(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise MissingDataError(
             f'{path} must describe the results: lines `name = "Mine"` and `parameters = 5000` '
             "(numbers of the model), and where no column says it `rounds` and `clients`"
         )
     try:
-        told = read_toml(path)
+        values = read_toml(path)
     except ValueError as error:
         raise InvalidArgumentError(f"{path} must be TOML: {error}") from error
     for name in ("name", "parameters"):
-        if name not in told:
+        if name not in values:
             raise InvalidArgumentError(f"{path} must have a line `{name} = ...`")
-    if unknown := {"data", "folder"} & {*told}:
+    if unknown := {"data", "folder"} & {*values}:
         raise InvalidArgumentError(f"{path} must not have {sorted(unknown)}: the command says it")
-    return told
+    return values

@@ -1,4 +1,9 @@
-"""`fedhpo-gym report | export | regret | tuning-cost`: what finished runs say."""
+"""`fedhpo-gym report | export | regret | tuning-cost`: results of finished runs.
+
+Each function is a subcommand (`fedhpo_gym.cli.COMMANDS`) and returns its exit status. Damaged
+records are named, set aside and left out, and make the status 1. The analysis itself is in
+`fedhpo_gym.analysis` and `fedhpo_gym.studies.regret`; this module reads arguments and writes files.
+"""
 
 import json
 import re
@@ -35,8 +40,8 @@ from fedhpo_gym.cli.console import (
     Rule,
     echo,
     echo_error,
+    echo_table,
     parse_pairs,
-    say_table,
 )
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.archive import require_writable_file
@@ -98,9 +103,9 @@ def report(
     if not sources:
         raise MissingDataError("there is nothing to report; name folders of records, or `--table`")
     if landscape is not None:
-        return _landscape(landscape, paths, out)
+        return _draw_landscape(landscape, paths, out)
     foreign = [(path, run) for path in tables for run in read_table(path, rule)]
-    records = read_each(paths, read_judged, _teller("report", damaged)) if paths else ()
+    records = read_each(paths, read_judged, _make_handler("report", damaged)) if paths else ()
     with tqdm(unit=" optima", disable=None, leave=False) as bar:
 
         def optimum_of(header: Header) -> ReferenceValues | None:
@@ -113,17 +118,17 @@ def report(
 
         present = partial(present_fingerprint, named=named)
         problems = group(records, foreign, present, rule, optimum_of)
-    beside = sources[0] if sources[0].is_dir() else sources[0].parent
-    target = _figure_file(figure, out) if figure else out or beside / "report.html"
+    folder = sources[0] if sources[0].is_dir() else sources[0].parent
+    target = _figure_file(figure, out) if figure else out or folder / "report.html"
     require_writable_file(target, "`--out`")
-    if tell and not find_spec("matplotlib"):  # who wins needs nothing that draws
+    if tell and not find_spec("matplotlib"):  # the verdict needs no figures
         echo("\n".join(sentences(problems)))
-        again = f"fedhpo-gym report {sources[0]}{f' --rule {rule}' if rule != RULE else ''}"
-        echo(f"For the page: `pip install '.[plot]'`, then `{again}`")
+        command = f"fedhpo-gym report {sources[0]}{f' --rule {rule}' if rule != RULE else ''}"
+        echo(f"For the page: `pip install '.[plot]'`, then `{command}`")
         return 1 if damaged else 0
     report = build_report(problems, __version__, unfinished=_unfinished(paths), rule=rule)
     if figure is None:
-        _write(report, target)
+        _write_page(report, target)
     else:
         _write_figure(report, figure, target)
     if tell:
@@ -132,7 +137,7 @@ def report(
     return 1 if damaged else 0
 
 
-def _landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:
+def _draw_landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:
     """Draw the losses of one problem over two hyperparameters."""
     first, _, second = names.partition(",")
     if not (first and second) or "," in second:
@@ -142,17 +147,17 @@ def _landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:
     target = _figure_file("landscape", out)
     require_writable_file(target, "`--out`")
     records, damaged = whole_records("report", paths)
-    found = landscape_of([record for _, record in records], (first, second))
-    drawn = landscape_figure(found, f"Validation loss over {first} and {second}")
-    _write_file(target, drawn.files()[f"landscape{target.suffix}"])
+    result = landscape_of([record for _, record in records], (first, second))
+    drawing = landscape_figure(result, f"Validation loss over {first} and {second}")
+    _write_file(target, drawing.files()[f"landscape{target.suffix}"])
     echo(str(target))
     return 1 if damaged else 0
 
 
-def _write(report: Report, target: Path) -> None:
+def _write_page(report: Report, target: Path) -> None:
     folder = target.with_name(f"{target.stem}_files")
     folder.mkdir(exist_ok=True)
-    for former in folder.iterdir():  # of a report of more problems, which nobody should cite
+    for former in folder.iterdir():  # stale files of a former report of more problems
         if _OURS.fullmatch(former.name) and former.name not in report.files:
             former.unlink()
     for name, content in report.files.items():
@@ -174,9 +179,9 @@ def _figure_file(name: str, out: Path | None) -> Path:
 
 def _write_figure(report: Report, name: str, target: Path) -> None:
     """Write one figure: of the largest study unless the name says which, or of a problem."""
-    for known in (name, f"study-1-{name}", f"problem-1-{name}"):
-        if f"{known}.pdf" in report.files:
-            _write_file(target, report.files[f"{known}{target.suffix}"])
+    for candidate in (name, f"study-1-{name}", f"problem-1-{name}"):
+        if f"{candidate}.pdf" in report.files:
+            _write_file(target, report.files[f"{candidate}{target.suffix}"])
             return
     names = {file.removesuffix(".pdf") for file in report.files if file.endswith(".pdf")}
     raise unknown_name("figure", name, names | {n.removeprefix("study-1-") for n in names})
@@ -186,13 +191,13 @@ def _unfinished(paths: Sequence[Path]) -> list[list[str]]:
     """Return the runs that studies in these folders have logged and left no record of."""
     return [
         [
-            problem_name(found["plan"]["id"], found["plan"]["kwargs"]), found["plan"]["agent"],
-            str(found["plan"]["seed"]), found["status"], found["words"],
+            problem_name(cell["plan"]["id"], cell["plan"]["kwargs"]), cell["plan"]["agent"],
+            str(cell["plan"]["seed"]), cell["status"], cell["words"],
         ]
         for path in paths
         if path.is_dir()
-        for found in read_log(path)
-        if found["status"] not in GOOD
+        for cell in read_log(path)
+        if cell["status"] not in GOOD
     ]  # fmt: skip
 
 
@@ -201,10 +206,10 @@ def whole_records(
 ) -> tuple[list[tuple[Path, RunRecord]], list[Path]]:
     """Read every record in some files and folders; a damaged one is named and set aside."""
     damaged: list[Path] = []
-    return list(read_folder(paths, _teller(command, damaged))), damaged
+    return list(read_folder(paths, _make_handler(command, damaged))), damaged
 
 
-def _teller(command: str, damaged: list[Path]) -> Callable[[Path, DamagedDataError], None]:
+def _make_handler(command: str, damaged: list[Path]) -> Callable[[Path, DamagedDataError], None]:
     def tell(path: Path, error: DamagedDataError) -> None:
         echo_error(command, set_aside(path, error))
         damaged.append(path)
@@ -254,21 +259,21 @@ def regret(
             trained += 1
             continue
         try:
-            lines = list(_lines(record, named))
+            lines = list(_regret_rows(record, named))
         except FedHPOError as error:
             echo_error("regret", f"{path}: {error}")
             failed += 1
             continue
         table += lines
-        env_id, variant, *who, number, _, regret, relative, missing = lines[-1]
-        numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, relative, missing)]
-        rows.append([env_id, *map(str, who), str(number), *numbers, variant])
+        env_id, variant, *identity, trial, _, regret, relative, missing = lines[-1]
+        numbers = [f"{value:.4g}" if value != "" else "–" for value in (regret, relative, missing)]
+        rows.append([env_id, *map(str, identity), str(trial), *numbers, variant])
         problems.add((env_id, json.dumps(problem_of(record.header), sort_keys=True)))
     if rows or not trained:
         runs = {tuple(row[:3]) for row in rows}
-        several = len(problems) > len({row[0] for row in rows}) or len(runs) < len(rows)
-        heads = (*REGRET_HEADS, "arguments") if several else REGRET_HEADS
-        say_table(heads, [row[: len(heads)] for row in rows])
+        is_ambiguous = len(problems) > len({row[0] for row in rows}) or len(runs) < len(rows)
+        heads = (*REGRET_HEADS, "arguments") if is_ambiguous else REGRET_HEADS
+        echo_table(heads, [row[: len(heads)] for row in rows])
     if not can_compute_volumes() and any(
         isinstance(r.final.reward, list | tuple) for _, r in records
     ):
@@ -284,14 +289,14 @@ def regret(
     return 1 if damaged or failed else 0
 
 
-def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield a row of `COLUMNS` per trial; of one objective no hypervolume is told."""
-    header, found = record.header, regret_of(record, named=named)
+def _regret_rows(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield a row of `COLUMNS` per trial; for one objective, the hypervolume is empty."""
+    header, result = record.header, regret_of(record, named=named)
     variant = json.dumps(run_arguments(header), sort_keys=True)
     missing: list[Any] = [""] * len(record.steps)
     if isinstance(record.final.reward, list | tuple) and can_compute_volumes():
         missing = hypervolume_regret_of(record, named=named)[1].tolist()
-    columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.relative.tolist(), missing)
+    columns = (result.elapsed_s.tolist(), result.regret.tolist(), result.relative.tolist(), missing)
     for trial, row in enumerate(zip(*columns, strict=True), start=1):
         yield (header.id, variant, header.agent, header.seed, trial, *row)
 
@@ -304,19 +309,21 @@ def tuning_cost(
     *,
     trials: Annotated[int, Arg("trials of the largest search (100)")] = 100,
 ) -> int:
-    """Say what random search of each algorithm finds after k trials, and who is likely best."""
+    """Print the expected loss of each algorithm after k random trials, and which is likely best."""
     if trials < 1:
         raise InvalidArgumentError(f"`--trials` must be at least 1, got {trials}")
     library = read_library(runs)
-    shown = sorted({k for k in (1, 4, 16, 64) if k < trials} | {trials})
-    heads = ("algorithm", *(f"k = {k}" for k in shown), "CPE", "CPL", f"best, k = {trials}")
+    budgets = sorted({k for k in (1, 4, 16, 64) if k < trials} | {trials})
+    heads = ("algorithm", *(f"k = {k}" for k in budgets), "CPE", "CPL", f"best, k = {trials}")
     expected = []
     for problem in library.problems:
-        one = {name: library.of(name, problem) for name in library.algorithms}
-        curves = {name: expected_curve(found, range(1, trials + 1)) for name, found in one.items()}
+        runs_of = {name: library.of(name, problem) for name in library.algorithms}
+        curves = {
+            name: expected_curve(found, range(1, trials + 1)) for name, found in runs_of.items()
+        }
         echo(f"{problem}: expected test loss after k trials, chosen by validation")
-        say_table(heads, _rows(one, curves, shown))
-        expected.append([curve[[k - 1 for k in shown]] for curve in curves.values()])
+        echo_table(heads, _cost_rows(runs_of, curves, budgets))
+        expected.append([curve[[k - 1 for k in budgets]] for curve in curves.values()])
     found = np.array(expected).swapaxes(0, 1)
     if np.all(found > 0):
         echo("S(o, k): the best expected loss over that of the algorithm, mean over problems")
@@ -325,20 +332,21 @@ def tuning_cost(
             (name, *(f"{share:.3f}" for share in row))
             for name, row in zip(library.algorithms, shares, strict=True)
         ]
-        say_table(heads[: 1 + len(shown)], rows)
+        echo_table(heads[: 1 + len(budgets)], rows)
     return 0
 
 
-def _rows(
-    runs: Mapping[str, Runs], curves: Mapping[str, np.ndarray], shown: list[int]
+def _cost_rows(
+    runs: Mapping[str, Runs], curves: Mapping[str, np.ndarray], budgets: list[int]
 ) -> list[tuple[str, ...]]:
     """Return a row per algorithm: expected losses, means with early and late weight, a chance."""
-    chances = probability_of_best(runs, shown[-1])
+    chances = probability_of_best(runs, budgets[-1])
     rows = []
     for name, curve in curves.items():
         means = [
-            float(omega_tunability(curve, WEIGHTS[word](len(curve)))) for word in ("cpe", "cpl")
+            float(omega_tunability(curve, WEIGHTS[weighting](len(curve))))
+            for weighting in ("cpe", "cpl")
         ]
-        numbers = [*(float(curve[k - 1]) for k in shown), *means]
-        rows.append((name, *(f"{one:.4g}" for one in numbers), f"{100 * chances[name]:.0f} %"))
+        values = [*(float(curve[k - 1]) for k in budgets), *means]
+        rows.append((name, *(f"{value:.4g}" for value in values), f"{100 * chances[name]:.0f} %"))
     return rows

@@ -1,4 +1,9 @@
-"""`fedhpo-gym run`: every agent on every problem with every seed, one record each."""
+"""`fedhpo-gym run | compare | replay`: making run records, and replaying them.
+
+The functions are subcommands (`fedhpo_gym.cli.COMMANDS`) and return the exit status. `run` does one
+run after the other; `compare` starts a study with worker processes and ends with the report;
+`replay` repeats records and compares all numbers.
+"""
 
 import math
 from collections.abc import Sequence
@@ -81,7 +86,7 @@ def run(
     return 0
 
 
-def compare(
+def run_study(
     problems: Annotated[
         Sequence[str], Arg("a suite (docs/comparing.md), or environment ids", "SUITE")
     ],
@@ -110,12 +115,12 @@ def compare(
 ) -> int:
     """Do every run whose record is not there yet, and write the report; 1 if a run failed."""
     arguments = dict(parse_pairs("--set", asked.settings))
-    chosen = {} if asked.backend is None else {"backend": asked.backend}
-    for words in useless_limits(problems, {**arguments, **chosen}):
-        echo_error("compare", words)
+    backend = {} if asked.backend is None else {"backend": asked.backend}
+    for warning in useless_limits(problems, {**arguments, **backend}):
+        echo_error("compare", warning)
     if report and not find_spec("matplotlib"):
         echo_error("compare", "the page at the end will have to wait for the extra `plot`")
-    compared = studies.compare(
+    result = studies.compare(
         problems[0] if len(problems) == 1 else problems,
         [name for name in agents.split(",") if name],
         seeds,
@@ -138,19 +143,19 @@ def compare(
         warn=partial(echo_error, "compare"),
         tell=echo,
     )
-    count = {s: sum(o.status == s for o in compared.outcomes) for s in ("done", "there")}
+    count = {s: sum(o.status == s for o in result.outcomes) for s in ("done", "there")}
     echo(
         f"{count_noun(count['done'], 'run')} done, {count['there']} already there, "
-        f"{len(compared.faults)} failed, records in {out}"
+        f"{len(result.faults)} failed, records in {out}"
     )
-    failed = int(bool(compared.faults))
+    failed = int(bool(result.faults))
     if report and any(count.values()):
-        named = undecided_arguments(arguments)
-        return max(reports.report([out], rule=rule, named=named, tell=True), failed)
+        user_arguments = undecided_arguments(arguments)
+        return max(reports.report([out], rule=rule, named=user_arguments, tell=True), failed)
     return failed
 
 
-def replay(
+def replay_records(
     paths: Annotated[Sequence[Path], Arg("records or folders", "FILE")],
     *,
     settings: Named = (),
@@ -162,7 +167,8 @@ def replay(
 ) -> int:
     """Replay every record; 1 if one differs or is damaged, 2 if one cannot be made again.
 
-    What another processor computed may be rounded otherwise: that is 0, and 1 under `--exact`.
+    Records of another processor may differ by rounding: the status is then 0, and 1 under
+    `--exact`.
     """
     for module in plugins:
         import_module(f"`--plugins` must name modules, got {module!r}", module)
@@ -180,8 +186,11 @@ def replay(
             echo(f"equal      {path} ({len(record.steps)} steps)")
         elif difference.rounding:
             different += exact
-            where = where_computed(record.header)
-            echo(f"equal up to rounding  {path} ({len(record.steps)} steps; {where}; {difference})")
+            platform_text = where_computed(record.header)
+            echo(
+                f"equal up to rounding  {path} ({len(record.steps)} steps; {platform_text}; "
+                f"{difference})"
+            )
         else:
             different += 1
             echo(f"DIFFERENT  {path}: {difference}")

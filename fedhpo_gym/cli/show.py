@@ -1,4 +1,9 @@
-"""`fedhpo-gym show`: what an environment asks, what can answer here, and how healthy it is."""
+"""`fedhpo-gym show`: the problem of an environment, its backends here, and its health.
+
+`description` collects everything as JSON data, which `--json` prints and pages of the site use;
+`_print_environment` turns it into text. Search spaces of FedHPO-B and generated tasks have shorter
+descriptions of their own.
+"""
 
 import json
 import re
@@ -11,11 +16,11 @@ import numpy as np
 from fedhpo_gym.backends import BACKENDS, default_backend, ids_with_stored_data
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli import problems
-from fedhpo_gym.cli.console import Arg, Variant, asked_task, echo, say_prose, say_table
+from fedhpo_gym.cli.console import Arg, Variant, echo, echo_prose, echo_table, parse_task
 from fedhpo_gym.cli.listing import (
     WITHOUT_DATA,
-    concerned,
-    lacking,
+    missing_requirement,
+    relevant_backends,
     round_space,
     stored_names,
     stored_variants,
@@ -43,7 +48,7 @@ from fedhpo_gym.tasks import ROUNDS_ONLY, Task
 from fedhpo_gym.tasks.meta import generated_space, meta_space
 
 LIMITS = "limits"
-"""Entry of what is known: what limits of objectives leave."""
+"""Entry of the description: the effect of limits of objectives."""
 PRINTED_APART = ("health", LABELS, SURVIVAL, OBJECTIVES, CLAIMED, LIMITS)
 DIMENSION_HEADS = ("name", "from", "to", "scale", "grid points", "unit", "set by")
 COPIED = (
@@ -52,34 +57,34 @@ COPIED = (
 ORIGIN = ("licence", "data_licence", "created", "hardware")
 
 
-def main(
+def show_environment(
     variant: Variant,
     *,
     backend: Annotated[str | None, Arg("tabular, surrogate, raw or federatedscope", "NAME")] = None,
     as_json: Annotated[bool, Arg("print JSON, for machines", flag="--json")] = False,
 ) -> int:
-    """Print one environment in words or as JSON."""
+    """Print one environment as text or as JSON."""
     if variant.id in SUITES:
         raise InvalidArgumentError(f"{variant.id} is a suite: see `fedhpo-gym list {variant.id}`")
     if (space := meta_space(variant.id)) is not None:
         return _print_meta_data(space)
     if (space := generated_space(variant.id)) is not None:
         return _print_generator(space)
-    task = asked_task(variant)
+    task = parse_task(variant)
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
-    found = description(task, backend or default_backend(task), variant.id)
+    content = description(task, backend or default_backend(task), variant.id)
     if as_json:
-        echo(json.dumps(found, indent=1))
+        echo(json.dumps(content, indent=1))
     else:
-        _print(found)
+        _print_environment(content)
     return 0
 
 
 def _print_meta_data(space: str) -> int:
-    """Print what tasks a search space of FedHPO-B has."""
+    """Print the tasks of a search space of FedHPO-B."""
     data = open_meta_data(space)
-    say_prose(
+    echo_prose(
         f"{len(data.names)} tasks, each with {data.card['pool']} configurations of "
         f"{len(data.space)} hyperparameters after {', '.join(map(str, data.rounds))} rounds at the "
         f"client sample rates {', '.join(map(str, data.rates))}. tau: how well the surrogate of "
@@ -97,79 +102,80 @@ def _print_meta_data(space: str) -> int:
         )
         for task, tau in zip(data.card["tasks"], data.tau, strict=True)
     ]
-    say_table(heads, rows)
-    say_table(DIMENSION_HEADS, [*_tree(data.space.to_dict()["dimensions"])])
+    echo_table(heads, rows)
+    echo_table(DIMENSION_HEADS, [*_dimension_rows(data.space.to_dict()["dimensions"])])
     return 0
 
 
 def _print_generator(space: str) -> int:
-    """Print what tasks are generated from."""
-    found = open_generator(space)
-    say_prose(
-        f"Generated tasks: a number below 2^32 is one. Configurations of {len(found.space)} "
-        f"hyperparameters after {', '.join(map(str, found.rounds))} rounds at the client sample "
-        f"rates {', '.join(map(str, found.rates))}. {len(found.arrays['weight_0'])} networks were "
-        f"fitted on {found.card['evaluations']:,} evaluations of {len(found.card['fitted_on'])} "
-        f"real tasks: {', '.join(found.card['fitted_on'])}."
+    """Print how tasks are generated."""
+    generator = open_generator(space)
+    echo_prose(
+        f"Generated tasks: a number below 2^32 is one. Configurations of {len(generator.space)} "
+        f"hyperparameters after {', '.join(map(str, generator.rounds))} rounds at the client "
+        f"sample rates {', '.join(map(str, generator.rates))}. "
+        f"{len(generator.arrays['weight_0'])} networks were fitted on "
+        f"{generator.card['evaluations']:,} evaluations of {len(generator.card['fitted_on'])} "
+        f"real tasks: {', '.join(generator.card['fitted_on'])}."
     )
-    say_table(DIMENSION_HEADS, [*_tree(found.space.to_dict()["dimensions"])])
+    echo_table(DIMENSION_HEADS, [*_dimension_rows(generator.space.to_dict()["dimensions"])])
     return 0
 
 
 def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
-    """Return what is known of a variant of a task, as JSON data."""
-    of_rounds = "DAC-" in env_id or task.key in ROUNDS_ONLY
-    plain = task.round_id if of_rounds else task.id
-    env_id = f"MO-{plain}" if env_id.startswith("MO-") else plain
+    """Return the description of a variant of a task, as JSON data."""
+    is_round_id = "DAC-" in env_id or task.key in ROUNDS_ONLY
+    canonical_id = task.round_id if is_round_id else task.id
+    env_id = f"MO-{canonical_id}" if env_id.startswith("MO-") else canonical_id
     return {
         "id": env_id,
-        "process": _process(task, env_id, of_rounds=of_rounds),
+        "process": _describe_process(task, env_id, is_round_id=is_round_id),
         "variant": {name: getattr(task, name) for name in task.options},
         "settings": {n: v for n, v in task.all_settings.items() if n not in task.silent},
-        "about": _about(task),
-        "space": (round_space(task) if of_rounds else task.space).to_dict()["dimensions"],
-        "arguments": dict(task.round_arguments) if of_rounds else {},
-        "references": _references(env_id) if of_rounds else {},
-        "fidelity_space": [] if of_rounds else task.fidelity_space.to_dict()["dimensions"],
+        "about": _describe_problem(task),
+        "space": (round_space(task) if is_round_id else task.space).to_dict()["dimensions"],
+        "arguments": dict(task.round_arguments) if is_round_id else {},
+        "references": _reference_scores(env_id) if is_round_id else {},
+        "fidelity_space": [] if is_round_id else task.fidelity_space.to_dict()["dimensions"],
         "budget_s": task.budget_s,
-        "backends": {name: _answers(name, task) for name in concerned(task, env_id)},
+        "backends": {name: _backend_answer(name, task) for name in relevant_backends(task, env_id)},
         "backend": backend,
-        "stored": _stored(backend, task),
+        "stored": _stored_content(backend, task),
         "elsewhere": ids_with_stored_data(task) if backend in problems.OPENERS else [],
-        "variants": [] if of_rounds else _variants(task),
+        "variants": [] if is_round_id else _other_variants(task),
     }
 
 
-def _variants(task: Task) -> list[str]:
+def _other_variants(task: Task) -> list[str]:
     """Return the arguments of other variants of an id that have stored numbers."""
     rows, _ = stored_variants(stored_names(), task.name)
     return [f"{arguments} ({backends})" for name, backends, arguments in rows if name == task.id]
 
 
-def _references(env_id: str) -> dict[str, Any]:
-    """Return what is known to be reached in a round environment: returns and scores by name."""
-    known = references_of(env_id)
-    if known is None:
+def _reference_scores(env_id: str) -> dict[str, Any]:
+    """Return the references of a round environment: returns and scores by name."""
+    references = references_of(env_id)
+    if references is None:
         return {}
     return {
-        name: {"return": float(np.mean(values)), "score": known.interval(values)}
-        for name, values in known.returns.items()
+        name: {"return": float(np.mean(values)), "score": references.interval(values)}
+        for name, values in references.returns.items()
     }
 
 
-def _process(task: Task, env_id: str, *, of_rounds: bool) -> str:
-    """Return what a step and a reward of an id are."""
+def _describe_process(task: Task, env_id: str, *, is_round_id: bool) -> str:
+    """Return a description of steps and rewards of an id."""
     reward = f"the reward is the {task.reward}"
-    if of_rounds:
+    if is_round_id:
         reward = "the reward is one number"
     if env_id.startswith("MO-"):
         reward = "the reward is a vector, one score per objective"
-    if not of_rounds:
-        does = "looks up" if task.table == IMPORTED else "trains"
+    if not is_round_id:
+        verb = "looks up" if task.table == IMPORTED else "trains"
         return (
-            f"A step is a trial: it {does} one configuration, for up to {task.max_round} rounds; "
-            f"{reward}. One run of an optimizer has {problems.number(task.budget_s)} simulated "
-            "seconds."
+            f"A step is a trial: it {verb} one configuration, for up to {task.max_round} rounds; "
+            f"{reward}. One run of an optimizer has {problems.format_value(task.budget_s)} "
+            "simulated seconds."
         )
     return (
         "A step sets the hyperparameters of the next rounds of one course, which is really "
@@ -178,7 +184,7 @@ def _process(task: Task, env_id: str, *, of_rounds: bool) -> str:
     )
 
 
-def _about(task: Task) -> str:
+def _describe_problem(task: Task) -> str:
     if task.table == IMPORTED:
         return (
             f"Tune the hyperparameters of a federation by its imported results, {task.dataset}: "
@@ -187,7 +193,7 @@ def _about(task: Task) -> str:
         )
     variant = [task.algorithm]
     if task.partition == "lda":
-        variant.append(f"α {problems.number(task.alpha)}")
+        variant.append(f"α {problems.format_value(task.alpha)}")
     if "tabular-data" in task.tags:
         variant.append(f"{task.preprocessing} features")
     return (
@@ -197,22 +203,22 @@ def _about(task: Task) -> str:
     )
 
 
-def _answers(name: str, task: Task) -> dict[str, Any]:
-    """Return whether a backend can answer here, and how or why not."""
+def _backend_answer(name: str, task: Task) -> dict[str, Any]:
+    """Return whether a backend is available here, and how or why not."""
     if name not in problems.OPENERS and task.table != BUILT_TABLE:
         return {"answers": False, "words": "results are all there is of it: nothing trains it"}
     if name in WITHOUT_DATA:
         return {"answers": True, "words": f"asks the {task.citation}"}
     if name == "raw":
-        if missing := lacking(task):
+        if missing := missing_requirement(task):
             return {"answers": False, "words": str(missing_dependency("training it", *missing))}
         command = download_command(task.dataset)
-        trains = f"trains any configuration, on {task.dataset}, at {_trained(task)}"
+        trains = f"trains any configuration, on {task.dataset}, at {_trained_fidelities(task)}"
         download = f"; the data comes by `{command}`" if command else ""
         return {"answers": True, "words": f"{trains}{download}"}
     if name == "federatedscope":
         reason = why_not(task)
-        trains = f"trains any configuration as it does, at {_trained(task)}"
+        trains = f"trains any configuration as it does, at {_trained_fidelities(task)}"
         return {"answers": not reason, "words": reason or trains}
     try:
         stored = problems.OPENERS[name](task)
@@ -221,37 +227,38 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     rounds, rates = (stored.fidelity_space[n] for n in ("round", "client_sample_rate"))
     seeds = f"seeds {', '.join(map(str, stored.seeds))}"
     if isinstance(stored, Pool):
-        held = f"rounds {_listed([*rounds.grid])}, client sample rates {_listed([*rates.grid])}"
-        pool = f"{len(stored)} trained configurations (a pool), {held}, {seeds}"
-        nearest = f"{pool}; an action gets the nearest of these. {stored.coverage}".rstrip(". ")
-        return {"answers": True, "words": nearest}
-    every = "every point of its grid" if isinstance(stored, Table) else "any configuration"
+        grids = _join_values([*rounds.grid]), _join_values([*rates.grid])
+        fidelities = f"rounds {grids[0]}, client sample rates {grids[1]}"
+        pool = f"{len(stored)} trained configurations (a pool), {fidelities}, {seeds}"
+        text = f"{pool}; an action gets the nearest of these. {stored.coverage}".rstrip(". ")
+        return {"answers": True, "words": text}
+    scope = "every point of its grid" if isinstance(stored, Table) else "any configuration"
     return {
         "answers": True,
-        "words": f"{every}, rounds {rounds.low} to {rounds.high}, client sample rates "
+        "words": f"{scope}, rounds {rounds.low} to {rounds.high}, client sample rates "
         f"{rates.low} to {rates.high}, {seeds}",
     }
 
 
-def _trained(task: Task) -> str:
-    """Return which fidelities training answers: the task may name their values."""
-    named = [d.name.replace("_", " ") for d in task.fidelity_space.dimensions if d.values]
-    return f"each {' and '.join(named)} of the grid" if named else "any fidelity"
+def _trained_fidelities(task: Task) -> str:
+    """Return the fidelities that training has, as text: the task may name their values."""
+    names = [d.name.replace("_", " ") for d in task.fidelity_space.dimensions if d.values]
+    return f"each {' and '.join(names)} of the grid" if names else "any fidelity"
 
 
-def _stored(backend: str, task: Task) -> dict[str, Any] | None:
-    """Return where stored numbers come from, and their health; None where there are none."""
-    if backend not in problems.OPENERS or not _answers(backend, task)["answers"]:
+def _stored_content(backend: str, task: Task) -> dict[str, Any] | None:
+    """Return origin and health of stored numbers; None where there are none."""
+    if backend not in problems.OPENERS or not _backend_answer(backend, task)["answers"]:
         return None
     stored = problems.OPENERS[backend](task)
     card = stored.card
     command = f"fedhpo-gym health {task.id} --write"
     return {
         "name": card["name"],
-        "rounds": _values(stored.fidelity_space, "round"),
-        "client_sample_rates": _values(stored.fidelity_space, "client_sample_rate"),
+        "rounds": _dimension_values(stored.fidelity_space, "round"),
+        "client_sample_rates": _dimension_values(stored.fidelity_space, "client_sample_rate"),
         "seeds": list(stored.seeds),
-        "courses": _courses(stored),
+        "courses": _num_courses(stored),
         **{key: card[key] for key in COPIED if key in card},
         "fingerprint": stored.digest,
         "command": card.get("build_command", card.get("fit_command")),
@@ -265,78 +272,82 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
     }
 
 
-def _courses(stored: StoredNumbers) -> int | None:
-    """Return how many courses a table holds; the card of a sample says it itself."""
+def _num_courses(stored: StoredNumbers) -> int | None:
+    """Return the number of courses of a table; cards of samples have it."""
     if not isinstance(stored, Table):
         return None
     rates = stored.fidelity_space["client_sample_rate"].grid
     return stored.space.grid_size * len(rates) * len(stored.seeds)
 
 
-def _values(space: SearchSpace, name: str) -> list[Value]:
+def _dimension_values(space: SearchSpace, name: str) -> list[Value]:
     dimension = space[name]
     return list(dimension.values or (dimension.low, dimension.high))
 
 
-def _print(found: Mapping[str, Any]) -> None:
-    settings = [f"{name}={problems.number(value)}" for name, value in found["settings"].items()]
-    echo(f"{found['id']}\n\n{textwrap.fill(found['about'], problems.WIDTH)}")
-    echo(textwrap.fill(found["process"], problems.WIDTH))
-    if brought := {k: v for k, v in found["arguments"].items() if k not in ("task", "backend")}:
-        words = f"Its id brings: {', '.join(f'{name}={value}' for name, value in brought.items())}."
-        echo(textwrap.fill(words, problems.WIDTH))
+def _print_environment(content: Mapping[str, Any]) -> None:
+    settings = [
+        f"{name}={problems.format_value(value)}" for name, value in content["settings"].items()
+    ]
+    echo(f"{content['id']}\n\n{textwrap.fill(content['about'], problems.WIDTH)}")
+    echo(textwrap.fill(content["process"], problems.WIDTH))
+    if id_arguments := {
+        k: v for k, v in content["arguments"].items() if k not in ("task", "backend")
+    }:
+        text = f"Its id brings: {', '.join(f'{k}={v}' for k, v in id_arguments.items())}."
+        echo(textwrap.fill(text, problems.WIDTH))
     if settings:
         echo(f"Fixed by `settings`: {', '.join(settings)}.")
     echo("\nHyperparameters and fidelities:\n")
-    rows = [*_tree(found["space"]), *map(_row, found["fidelity_space"])]
-    say_table(DIMENSION_HEADS, rows)
-    for dimension in found["space"]:
+    rows = [*_dimension_rows(content["space"]), *map(_dimension_row, content["fidelity_space"])]
+    echo_table(DIMENSION_HEADS, rows)
+    for dimension in content["space"]:
         if "active" in dimension:
             name, values = dimension["active"]
-            words = " or ".join(map(problems.number, values))
-            echo(f"{dimension['name']} is active where {name} is {words}.")
+            text = " or ".join(map(problems.format_value, values))
+            echo(f"{dimension['name']} is active where {name} is {text}.")
     echo("\nWhat can answer here:\n")
-    for name, answer in found["backends"].items():
-        words = f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}"
-        whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), words)
+    for name, answer in content["backends"].items():
+        text = f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}"
+        protected = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), text)
         lines = textwrap.fill(
-            whole,
+            protected,
             problems.WIDTH,
             subsequent_indent="  ",
             break_on_hyphens=False,
             break_long_words=False,  # commands are to be copied
         )
         echo(lines.replace("\xa0", " "))
-    if found["references"]:
-        words = (
+    if content["references"]:
+        text = (
             "What is reached on test instances: actions at random, the default, the best static "
             "action and stated schedules, searched on train instances, and sequences found with "
             "hindsight. A score is 0 for the default and 1 for the best static action."
         )
-        echo(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
+        echo(f"\n{textwrap.fill(text, problems.WIDTH)}\n")
         rows = [
-            (name, f"{one['return']:.3f}", "{:.2f}".format(one["score"][0]),
-             "{:.2f} to {:.2f}".format(*one["score"][1:]))
-            for name, one in found["references"].items()
+            (name, f"{entry['return']:.3f}", "{:.2f}".format(entry["score"][0]),
+             "{:.2f} to {:.2f}".format(*entry["score"][1:]))
+            for name, entry in content["references"].items()
         ]  # fmt: skip
-        say_table(("reference", "mean return", "score", "95 %"), rows)
-    if found["variants"]:
+        echo_table(("reference", "mean return", "score", "95 %"), rows)
+    if content["variants"]:
         echo("\nOther variants with stored numbers, by the arguments of gymnasium.make:\n")
-        echo("\n".join(f"- {line}" for line in found["variants"]))
-    stored = found["stored"]
+        echo("\n".join(f"- {line}" for line in content["variants"]))
+    stored = content["stored"]
     if stored is None:
-        echo(f"\nThe backend {found['backend']!r} has no stored numbers here, and no health.")
-        for line in found["elsewhere"]:
+        echo(f"\nThe backend {content['backend']!r} has no stored numbers here, and no health.")
+        for line in content["elsewhere"]:
             echo(f"The same variant has stored numbers in another version: {line}.")
         return
-    echo(f"\nThe numbers of the backend {found['backend']!r}:\n")
+    echo(f"\nThe numbers of the backend {content['backend']!r}:\n")
     _print_stored(stored)
 
 
 def _print_stored(stored: Mapping[str, Any]) -> None:
     for name, value in stored.items():
         if name not in PRINTED_APART and value is not None:
-            echo(f"{name.replace('_', ' ')}: {_listed(value)}")
+            echo(f"{name.replace('_', ' ')}: {_join_values(value)}")
     echo("\nTheir health:\n")
     lines = [*problems.health_words(stored["health"], stored[LABELS])]
     if stored[SURVIVAL] is not None:
@@ -344,42 +355,50 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
     for line in lines:
         echo(textwrap.fill(f"- {line}", problems.WIDTH, subsequent_indent="  "))
     if stored[OBJECTIVES] is not None:
-        words = f"Objectives that it answers: those with {RULE}. Held out:"
-        echo(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
-        for name, one in stored[OBJECTIVES].items():
-            line = f"- {name}: {one['verdict']} ({one['figures']})"
+        text = f"Objectives that it answers: those with {RULE}. Held out:"
+        echo(f"\n{textwrap.fill(text, problems.WIDTH)}\n")
+        for name, verdict in stored[OBJECTIVES].items():
+            line = f"- {name}: {verdict['verdict']} ({verdict['figures']})"
             echo(textwrap.fill(line, problems.WIDTH, subsequent_indent="  "))
         echo(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', problems.WIDTH)}")
-    words = (
+    text = (
         "Limits that some of its configurations keep at full fidelity, and the lowest validation "
         "loss among those; * is no better than predicting the label frequencies:"
     )
-    echo(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
-    say_table(problems.LIMIT_HEADS, problems.rows_of(stored[LIMITS]))
+    echo(f"\n{textwrap.fill(text, problems.WIDTH)}\n")
+    echo_table(problems.LIMIT_HEADS, problems.limit_rows(stored[LIMITS]))
 
 
-def _tree(
+def _dimension_rows(
     dimensions: Sequence[Mapping[str, Any]], parent: str | None = None, depth: int = 0
 ) -> Iterator[tuple[str, ...]]:
     """Yield the rows of dimensions, those that depend on another one below it."""
     for dimension in dimensions:
         if dimension.get("active", (None,))[0] == parent:
-            name, *rest = _row(dimension)
-            yield (f"{'  ' * (depth - 1)}└ {name}" if depth else name, *rest)
-            yield from _tree(dimensions, dimension["name"], depth + 1)
+            name, *cells = _dimension_row(dimension)
+            yield (f"{'  ' * (depth - 1)}└ {name}" if depth else name, *cells)
+            yield from _dimension_rows(dimensions, dimension["name"], depth + 1)
 
 
-def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
-    named = dimension["values"]
+def _dimension_row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
+    grid_values = dimension["values"]
     if dimension["kind"] == "category":
-        return (dimension["name"], "-", "-", "words", ", ".join(named), "1", dimension["scope"])
-    points = len(named or ()) or dimension["bins"]
-    if named and dimension["scope"] != "fidelity":  # surrogates answer between the fidelities
-        points = f"only {', '.join(map(problems.number, named))}"
+        return (
+            dimension["name"],
+            "-",
+            "-",
+            "words",
+            ", ".join(grid_values),
+            "1",
+            dimension["scope"],
+        )
+    points = len(grid_values or ()) or dimension["bins"]
+    if grid_values and dimension["scope"] != "fidelity":  # surrogates answer between the fidelities
+        points = f"only {', '.join(map(problems.format_value, grid_values))}"
     return (
         dimension["name"],
-        problems.number(dimension["low"]),
-        problems.number(dimension["high"]),
+        problems.format_value(dimension["low"]),
+        problems.format_value(dimension["high"]),
         "logarithmic" if dimension["log"] else "linear",
         str(points or "any"),
         dimension["unit"] or "1",
@@ -387,7 +406,7 @@ def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _listed(value: Any) -> str:
+def _join_values(value: Any) -> str:
     if isinstance(value, dict):
-        value = [f"{count} at {where}" for where, count in value.items()]
+        value = [f"{count} at {place_}" for place_, count in value.items()]
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

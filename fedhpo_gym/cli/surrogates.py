@@ -6,8 +6,8 @@ from typing import Annotated
 
 import numpy as np
 
-from fedhpo_gym.cli.console import Arg, OwnTables, Variant, asked_task, echo, echo_error
-from fedhpo_gym.cli.listing import lacking, newest_id
+from fedhpo_gym.cli.console import Arg, OwnTables, Variant, echo, echo_error, parse_task
+from fedhpo_gym.cli.listing import missing_requirement, newest_id
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -33,7 +33,7 @@ from fedhpo_gym.tasks import Task, get_task, task_of
 ALL = "all"
 
 
-def main(
+def fit_surrogates(
     variant: Variant,
     *,
     candidate: Annotated[str | None, Arg("write this one, whatever its error", "NAME")] = None,
@@ -54,7 +54,7 @@ def main(
                 "`all` must come without a variant or a candidate: all stored ones are fitted"
             )
         return fit_all(out or table_folder(), keep=keep)
-    task = asked_task(variant)
+    task = parse_task(variant)
     card = fit_surrogate(
         task.identity,
         out,
@@ -70,7 +70,7 @@ def main(
 def fit_all(folder: Path, *, keep: bool) -> int:
     """Fit the surrogates of all stored tables and samples, for the newest version of each problem.
 
-    What the folder already holds is skipped, if it was fitted on the same numbers.
+    Surrogates that the folder already holds are skipped, if they were fitted on the same numbers.
     """
     from fedhpo_gym.building.surrogate_fit import fit_surrogate
 
@@ -94,8 +94,8 @@ def fit_all(folder: Path, *, keep: bool) -> int:
 
 
 def can_train(task: Task) -> bool:
-    """Return whether the best that a surrogate claims can be trained, in minutes."""
-    if task.table != BUILT_TABLE or task.model not in COMPILED or lacking(task):
+    """Return whether the claimed optimum of a surrogate can be trained in minutes."""
+    if task.table != BUILT_TABLE or task.model not in COMPILED or missing_requirement(task):
         return False
     try:
         load_dataset(task.dataset)
@@ -106,28 +106,28 @@ def can_train(task: Task) -> bool:
 
 
 def train_claimed(surrogate: Surrogate) -> float:
-    """Return the validation loss, of the mean over seeds, that training its optimum reaches."""
+    """Return the validation loss, averaged over seeds, of training the claimed optimum."""
     with require_optional("training a claimed best", "numba", "compiled", "numba"):
         from fedhpo_gym.backends.raw import Raw
     best = surrogate.card["health"]["optimum"]
     fidelity = Fidelity(int(best["round"]), float(best["client_sample_rate"]))
     task, losses = task_of(surrogate.identity), []
     for seed in surrogate.seeds:
-        found = Raw(task, seed).evaluate(best["configuration"], fidelity)
-        losses.append(found.mean("val", "loss"))
+        evaluation = Raw(task, seed).evaluate(best["configuration"], fidelity)
+        losses.append(evaluation.mean("val", "loss"))
         sys.stderr.write(f"{surrogate.name}, seed {seed}: trained to {losses[-1]:.4f}\n")
     return float(np.mean(losses))
 
 
 def measure_stored(variant: Variant) -> int:
-    """Write onto cards of stored surrogates how far each of their objectives is off.
+    """Write the errors of each objective onto the cards of stored surrogates.
 
     With `all`, surrogates whose courses or recipe are gone are left as they are, and named.
     """
     from fedhpo_gym.building.surrogate_verdicts import write_verdicts
 
     if variant.id != ALL:
-        name = open_preferred(asked_task(variant).surrogate_identities).name
+        name = open_preferred(parse_task(variant).surrogate_identities).name
         echo(str(write_verdicts(_card(name))))
         return 0
     for name in list_surrogates():
@@ -149,7 +149,7 @@ def _is_fitted(card: Path, source: StoredCurves) -> bool:
     if not card.exists():
         return False
     content = Surrogate(card).card
-    same = not {*source.former}.isdisjoint(map(content.get, ("table_sha256", "sample_sha256")))
-    if same:
+    is_fitted = not {*source.former}.isdisjoint(map(content.get, ("table_sha256", "sample_sha256")))
+    if is_fitted:
         sys.stderr.write(f"{card.name} is there already\n")
-    return same
+    return is_fitted

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from tqdm import tqdm
 
 from fedhpo_gym.agents import AGENTS, agent_class, make_agent, run_episode
-from fedhpo_gym.cli.console import Arg, OwnTables, echo, say_table
+from fedhpo_gym.cli.console import Arg, OwnTables, echo, echo_table
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_optional
 from fedhpo_gym.stored.catalogue import writable_table_folder
 from fedhpo_gym.studies.environments import resolve_id
@@ -30,9 +30,9 @@ def meta_data(
     with require_optional("computing tasks", "torch", "torch", "torch"):
         from fedhpo_gym.building.meta_data import compute_parts, write_meta_data
 
-    chosen = META_SPACES if "all" in spaces else tuple(dict.fromkeys(spaces))
+    names = META_SPACES if "all" in spaces else tuple(dict.fromkeys(spaces))
     folder = writable_table_folder(out)
-    for space, files in compute_parts(parts or folder / "meta-data", chosen).items():
+    for space, files in compute_parts(parts or folder / "meta-data", names).items():
         echo(str(write_meta_data(space, files, folder)))
     return 0
 
@@ -47,10 +47,10 @@ def generator(
     from fedhpo_gym.building.task_generator import write_generator
 
     folder = writable_table_folder(out)
-    chosen = GENERATED_SPACES if "all" in spaces else tuple(dict.fromkeys(spaces))
-    for space in chosen:
+    names = GENERATED_SPACES if "all" in spaces else tuple(dict.fromkeys(spaces))
+    for space in names:
         require_known("search space", space, GENERATED_SPACES)
-    for space in chosen:
+    for space in names:
         echo(str(write_generator(space, folder, seed=seed)))
     if out is None:
         echo(f"From now on, ids of generated tasks answer from {folder}; delete it to go back.")
@@ -69,9 +69,9 @@ def transfer(
     from fedhpo_gym.envs.trial.transfer import transfer_env
 
     if not agent_class(agent).transfers:
-        known = ", ".join(name for name, place in AGENTS.items() if ".transfer." in place)
+        names = ", ".join(name for name, location in AGENTS.items() if ".transfer." in location)
         raise InvalidArgumentError(
-            f"`--agent` must be one that transfers, got {agent!r}; all of {known} but gp do"
+            f"`--agent` must be one that transfers, got {agent!r}; all of {names} but gp do"
         )
     env = transfer_env(get_task(resolve_id(problem)), space, trials, seed)
     setup = env.get_wrapper_attr("setup")
@@ -81,16 +81,18 @@ def transfer(
         f"the space {space}, not that of the id: {', '.join(setup.search_space.names)}."
     )
     rows, best = [], math.inf
-    known_best: dict[str, Any] = {}
+    best_configuration: dict[str, Any] = {}
     with tqdm(total=trials, unit="trial", disable=None) as bar:
-        for number, step in enumerate(run_episode(env, make_agent(agent, env, seed), seed), 1):
+        for trial_number, step in enumerate(
+            run_episode(env, make_agent(agent, env, seed), seed), 1
+        ):
             values = step.info["objectives"]
             if values["val_loss"] < best and not step.info["diverged"]:
-                best, known_best = values["val_loss"], dict(step.info["configuration"])
+                best, best_configuration = values["val_loss"], dict(step.info["configuration"])
                 accuracy, test = 1.0 - values["val_error"], step.info["test"]["accuracy"]
-                shares = [f"{one:.3f}" for one in (accuracy, values["explained"], test)]
+                shares = [f"{share:.3f}" for share in (accuracy, values["explained"], test)]
                 elapsed = f"{step.info['elapsed_s']:,.0f}"
-                rows.append((str(number), elapsed, f"{best:.4f}", *shares))
+                rows.append((str(trial_number), elapsed, f"{best:.4f}", *shares))
             bar.update()
     env.close()
     if not rows:
@@ -98,8 +100,8 @@ def transfer(
         return 0
     echo(f"{trials} trials; those that were better than all before:")
     heads = ("trial", "simulated s", "validation loss", "accuracy")
-    say_table((*heads, "entropy explained", "test accuracy"), rows)
+    echo_table((*heads, "entropy explained", "test accuracy"), rows)
     echo("The best configuration:")
-    for name, value in known_best.items():
+    for name, value in best_configuration.items():
         echo(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")
     return 0

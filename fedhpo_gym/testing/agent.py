@@ -1,4 +1,9 @@
-"""The laws of an agent: one class per capability, on environments that are formulas."""
+"""The laws of an agent: one class per capability, on environments that are formulas.
+
+`agent_laws` chooses the classes by the attributes of an agent; `laws_of`, `check_plugin` and this
+package's own tests run them with pytest. Environments are those of `fedhpo_gym.testing.analytic`,
+so that an episode takes milliseconds and needs no data. A class attribute `name` names the agent.
+"""
 # ruff: noqa: S101 - asserting is what a law does
 
 import json
@@ -30,18 +35,18 @@ for kind, name, options, seed in json.loads(sys.argv[1]):
     found.append(type("Laws", (getattr(agent, kind),), own)().actions(seed))
 json.dump(found, sys.stdout)
 """
-"""Says the actions of episodes, by laws, agent, options and seed."""
+"""Script that prints the actions of episodes, by laws, agent, options and seed."""
 
 
 class DivergingSteps(gym.Wrapper[Any, Any, Any, Any]):
-    """Makes every second step one that left the finite numbers, as agents get to see it."""
+    """Makes every second step diverge, as agents see it."""
 
     _count = 0
 
     def step(self, action: Any) -> Any:
-        """Step; what diverged has the lowest reward and score, and else no finite number."""
-        observation, given, terminated, truncated, info = self.env.step(action)
-        reward: Any = given
+        """Step; a diverged step has the lowest reward and score, and otherwise no finite number."""
+        observation, step_reward, terminated, truncated, info = self.env.step(action)
+        reward: Any = step_reward
         self._count += 1
         if self._count % 2:
             reward = np.full(np.shape(reward), LOWEST_REWARD) if np.ndim(reward) else LOWEST_REWARD
@@ -51,20 +56,22 @@ class DivergingSteps(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class UnboundedScores(gym.Wrapper[Any, Any, Any, Any]):
-    """Makes scores of two steps of three minus infinity, or no number at all."""
+    """Makes the scores of two of three steps minus infinity or NaN."""
 
     _count = 0
 
     def step(self, action: Any) -> Any:
-        """Step; what diverged has no score."""
+        """Step; a diverged step has no finite score."""
         observation, step_reward, terminated, truncated, info = self.env.step(action)
-        given: Any = step_reward
-        lost = (-np.inf, np.nan, None)[self._count % 3]
+        finite_reward: Any = step_reward
+        bad_score = (-np.inf, np.nan, None)[self._count % 3]
         self._count += 1
-        if lost is None:
-            return observation, given, terminated, truncated, info
-        reward: Any = np.full(np.shape(given), lost) if np.ndim(given) else lost
-        info = {**info, "score": lost} if "score" in info else info
+        if bad_score is None:
+            return observation, finite_reward, terminated, truncated, info
+        reward: Any = (
+            np.full(np.shape(finite_reward), bad_score) if np.ndim(finite_reward) else bad_score
+        )
+        info = {**info, "score": bad_score} if "score" in info else info
         return observation, reward, terminated, truncated, info
 
 
@@ -102,9 +109,9 @@ class AgentConformance:
 
     def elsewhere(self, seed: int) -> list[Any]:
         """Return the actions of an episode in another process."""
-        wanted = (self.law_class, self.name, self.options(self.env()), seed)
-        found: list[Any] = in_another_process(OTHER_PROCESS, [wanted])[0]
-        return found
+        episode = (self.law_class, self.name, self.options(self.env()), seed)
+        actions: list[Any] = in_another_process(OTHER_PROCESS, [episode])[0]
+        return actions
 
     def test_it_runs_an_episode_with_legal_actions(self) -> None:
         self._check_legal(self.episode())
@@ -130,9 +137,9 @@ class AgentConformance:
         agent = self.make(env)
         observation, _ = env.reset(seed=0)
         for _ in range(3):
-            shown = plain(observation)
+            expected = plain(observation)
             action = agent.ask(observation)
-            assert plain(observation) == shown
+            assert plain(observation) == expected
             observation, reward, over, _, info = env.step(action)
             before = plain([action, observation, info])
             agent.tell(Step(action, reward, terminated=over, info=info, observation=observation))
@@ -143,14 +150,14 @@ class AgentConformance:
         first = self.make(env, seed=5)
         observation, _ = env.reset(seed=0)
         agents = [first]
-        for number in range(STEPS):
-            if number == STEPS // 2:
+        for index in range(STEPS):
+            if index == STEPS // 2:
                 agents.append(self.make(env, seed=5))
                 agents[1].load_state_dict(_through_json(first.state_dict()))
-            asked = [agent.ask(observation) for agent in agents]
-            assert all(np.array_equal(action, asked[0]) for action in asked)
-            observation, reward, terminated, _, info = env.step(asked[0])
-            for agent, action in zip(agents, asked, strict=True):
+            actions = [agent.ask(observation) for agent in agents]
+            assert all(np.array_equal(action, actions[0]) for action in actions)
+            observation, reward, terminated, _, info = env.step(actions[0])
+            for agent, action in zip(agents, actions, strict=True):
                 agent.tell(
                     Step(action, reward, terminated=terminated, info=info, observation=observation)
                 )
@@ -167,11 +174,11 @@ class AgentConformance:
     def test_it_refuses_a_space_it_cannot_act_in(self) -> None:
         env = self.env()
         self.make(env)
-        shape, number = env.action_space.shape or (), len(read_problem(env, 0).search_space)
+        shape, width = env.action_space.shape or (), len(read_problem(env, 0).search_space)
         for space in (
             gym.spaces.Discrete(3),
             gym.spaces.Box(-np.inf, np.inf, shape),
-            gym.spaces.Box(-1.0, 1.0, (*shape[:-1], number + 1)),
+            gym.spaces.Box(-1.0, 1.0, (*shape[:-1], width + 1)),
             gym.spaces.Box(-1.0, 1.0, (2, *shape)),
             gym.spaces.Box(-1.0, 1.0, shape[1:]),
         ):
@@ -206,11 +213,11 @@ class AgentConformance:
         for step in steps:
             assert step.action in space
 
-    def _check_refused(self, words: str, **changed: Any) -> None:
-        """Check that the agent cannot be made for its problem with something changed."""
+    def _check_refused(self, message: str, **changes: Any) -> None:
+        """Check that the agent refuses its problem with some changes."""
         env = self.env()
-        problem = replace(read_problem(env, 0), **changed)
-        with pytest.raises(InvalidArgumentError, match=words):
+        problem = replace(read_problem(env, 0), **changes)
+        with pytest.raises(InvalidArgumentError, match=message):
             self._registered()(problem, **self.options(env))
 
 
@@ -219,16 +226,16 @@ class TrialAgentConformance(AgentConformance):
 
     law_class = "TrialAgentConformance"
     decisive: ClassVar[int] = 30
-    """Trials after which an agent that learns does something else than one that does not."""
+    """Trials after which an agent that learns acts differently from one that does not."""
     fidelity: ClassVar[Mapping[str, float]] = {}
 
     def env(self) -> gym.Env[Any, Any]:
         return self._trials(STEPS)
 
-    def _trials(self, number: int, **arguments: Any) -> gym.Env[Any, Any]:
+    def _trials(self, num_trials: int, **arguments: Any) -> gym.Env[Any, Any]:
         arguments = {"fidelity": self.fidelity, **arguments}
         vectors = self._registered().rewards == "vector"
-        return make_env(budget_trials=number, vector_reward=vectors, **arguments)
+        return make_env(budget_trials=num_trials, vector_reward=vectors, **arguments)
 
     def test_it_decides_by_scores_and_not_by_the_shape_of_the_reward(self) -> None:
         if self._registered().rewards == "vector":
@@ -244,16 +251,16 @@ class TrialAgentConformance(AgentConformance):
         env = self.env()
         agent = self.make(env, seed=5)
         observation, _ = env.reset(seed=0)
-        flying = [agent.ask(observation) for _ in range(STEPS)]
-        assert all(action in env.action_space for action in flying)
-        told = [(action, *env.step(action)) for action in reversed(flying)]
-        for action, seen, reward, _, _, info in told[: STEPS // 2]:
-            agent.tell(Step(action, reward, info=info, observation=seen))
+        actions = [agent.ask(observation) for _ in range(STEPS)]
+        assert all(action in env.action_space for action in actions)
+        outcomes = [(action, *env.step(action)) for action in reversed(actions)]
+        for action, observed, reward, _, _, info in outcomes[: STEPS // 2]:
+            agent.tell(Step(action, reward, info=info, observation=observed))
         again = self.make(env, seed=5)
         again.load_state_dict(_through_json(agent.state_dict()))
-        for action, seen, reward, _, _, info in told[STEPS // 2 :]:
-            for one in (agent, again):
-                one.tell(Step(action, reward, info=info, observation=seen))
+        for action, observed, reward, _, _, info in outcomes[STEPS // 2 :]:
+            for twin in (agent, again):
+                twin.tell(Step(action, reward, info=info, observation=observed))
         assert np.array_equal(agent.ask(observation), again.ask(observation))
 
     def test_it_never_repeats_one_action_only(self) -> None:
@@ -327,7 +334,7 @@ class LearnedAgentConformance(AgentConformance):
 
 @validate_call
 def agent_laws(name: str) -> tuple[type[AgentConformance], ...]:
-    """Return the classes of laws that an agent's attributes say it has to obey."""
+    """Return the classes of laws for an agent, chosen by its attributes."""
     kind = agent_class(name)
     laws: list[type[AgentConformance]] = []
     if "trial" in kind.acts_on:

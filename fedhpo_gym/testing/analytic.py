@@ -1,4 +1,9 @@
-"""A backend that is a formula: instant, exact, and without data, tables or torch."""
+"""Environments that are formulas: instant, exact, and without data, tables or torch.
+
+The conformance kit runs its laws on them, and tests of agents use them. `Analytic` is a backend of
+trials, which `make_env` wraps as registered ids are; `AnalyticRounds` has the interface of round
+environments. Their optima are known in closed form.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -79,11 +84,11 @@ def make_env(
     Budgets are simulated seconds, communication rounds and trials; without any, the task's holds.
     `constraints` are those of `ScalarizePenalty`, further arguments those of `TrialSetup.of`.
     """
-    found = get_task(task)
+    task_ = get_task(task)
     if budget_s is None and budget_rounds is None and budget_trials is None:
-        budget_s = found.budget_s
+        budget_s = task_.budget_s
     env: gym.Env[Any, Any] = BudgetTermination(
-        TrialEnv(TrialSetup.of(found, Analytic(found), **arguments), render_mode=render_mode),
+        TrialEnv(TrialSetup.of(task_, Analytic(task_), **arguments), render_mode=render_mode),
         budget_s=budget_s,
         budget_rounds=budget_rounds,
         budget_trials=budget_trials,
@@ -106,7 +111,7 @@ START = 3.0
 
 
 class AnalyticRounds(gym.Env[Observation, Singles]):
-    """The public interface of `RoundEnv`, as far as agents look at it, on losses that are known.
+    """The public interface of `RoundEnv` that agents use, with losses that are formulas.
 
     The loss of a client that trains falls towards 0.1: what is above that is multiplied by
     0.4 + 0.6 min(1, d), where d is the mean squared distance of the client's action from 0.3 plus
@@ -189,10 +194,10 @@ class AnalyticRounds(gym.Env[Observation, Singles]):
         self._sampled = np.isin(np.arange(len(order)), order[: self._count])
 
     def _observation(self) -> Observation:
-        shown = {
+        observation = {
             "remaining_rounds": np.array([1.0 - self._steps / self._horizon], np.float32),
             "val_loss": np.array([self._losses.mean()], np.float32),
         }
         if self.per_client:
-            shown["sampled"] = self._sampled.astype(np.float32)
-        return shown
+            observation["sampled"] = self._sampled.astype(np.float32)
+        return observation

@@ -35,8 +35,8 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What one checker of `CHECKS` said of one id; `words` say why it failed or was skipped."""
+class CheckVerdict:
+    """The outcome of one checker of `CHECKS` on an id; `words` say why it failed or was skipped."""
 
     env_id: str
     check: str
@@ -48,7 +48,7 @@ class Verdict:
 Make = Callable[..., gym.Env[Any, Any]]
 
 
-def check_id(env_id: str) -> Iterator[Verdict]:
+def check_id(env_id: str) -> Iterator[CheckVerdict]:
     """Yield the verdict of every checker of an id; one without its library or data is skipped."""
     task = None if env_id.removeprefix("MO-") in MANY_TASKS else get_task(env_id)
     if task is not None and env_id not in ids(task):
@@ -58,18 +58,18 @@ def check_id(env_id: str) -> Iterator[Verdict]:
     for name, check in CHECKS.items():
         if not _concerns(name, env_id, task):
             continue
-        began, outcome, words = time.process_time(), PASSED, ""
+        began, outcome, reason = time.process_time(), PASSED, ""
         try:
             if arguments is None:
                 arguments = cheap_arguments(task, env_id) if task else {"trials": STEPS}
             with _strict(env_id), redirect_stdout(io.StringIO()):
                 check(partial(make, **arguments))
         except (MissingDataError, MissingDependencyError, ModuleNotFoundError) as error:
-            ours = (getattr(error, "name", None) or "").split(".")[0] == "fedhpo_gym"
-            outcome, words = FAILED if ours else SKIPPED, str(error)
+            is_ours = (getattr(error, "name", None) or "").split(".")[0] == "fedhpo_gym"
+            outcome, reason = FAILED if is_ours else SKIPPED, str(error)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the verdict
-            outcome, words = FAILED, f"{type(error).__name__}: {error}"
-        yield Verdict(env_id, name, outcome, words, time.process_time() - began)
+            outcome, reason = FAILED, f"{type(error).__name__}: {error}"
+        yield CheckVerdict(env_id, name, outcome, reason, time.process_time() - began)
 
 
 def ids(task: Task) -> tuple[str, ...]:
@@ -78,14 +78,14 @@ def ids(task: Task) -> tuple[str, ...]:
 
 
 def cheap_arguments(task: Task, env_id: str) -> dict[str, Any]:
-    """Return what the environment of an id is made with, so that its steps cost little.
+    """Return arguments that make the steps of an id's environment cheap.
 
     Episodes have two steps; nothing is downloaded, and large models train one local epoch.
     """
-    held = {name: 0.0 for name, _ in task.model_settings if name == "pretrained"}
-    settings = {"settings": held} if held else {}
+    fixed = {name: 0.0 for name, _ in task.model_settings if name == "pretrained"}
+    settings = {"settings": fixed} if fixed else {}
     if env_id.endswith(task.id):
-        if not held and _has_numbers(env_id):
+        if not fixed and _has_numbers(env_id):
             return {"budget_trials": STEPS}
         fidelity = {name: task.fidelity_space[name].low for name in FIDELITIES}
         trials = {"seed": task.seeds[0], "fidelity": fidelity, "budget_trials": STEPS}
@@ -106,9 +106,11 @@ def _held_still(task: Task) -> dict[str, Any]:
     cheapest = {"step_size": space["step_size"].low}
     if "batch_size" in space.names:
         cheapest["batch_size"] = space["batch_size"].high
-    kept = (*cheapest, *task.architecture)
-    own = [d.name for d in task.space.dimensions if d.scope == "client"]  # clients act alone, too
-    free = [name for name in own if name not in kept]
+    fixed = (*cheapest, *task.architecture)
+    client_names = [
+        d.name for d in task.space.dimensions if d.scope == "client"
+    ]  # clients act alone, too
+    free = [name for name in client_names if name not in fixed]
     return {"configuration": cheapest, "dynamic": free}
 
 
@@ -152,7 +154,7 @@ def _stable_baselines3(make: Make) -> None:
 
 
 def _mo_gymnasium(make: Make) -> None:
-    """Do what MO-Gymnasium's own tests do to its environments, and compare two twins."""
+    """Repeat the tests of MO-Gymnasium's own environments, and compare two twins."""
     from mo_gymnasium.wrappers.wrappers import LinearReward, MORecordEpisodeStatistics
 
     env, twin = make(), make()
@@ -162,8 +164,8 @@ def _mo_gymnasium(make: Make) -> None:
     linear = _OwnWeights(LinearReward(env, weight=weights))
     check_env(linear, skip_render_check=True)
     recorded: gym.Env[Any, Any] = MORecordEpisodeStatistics(twin)
-    for one in (linear, recorded):
-        one.reset(seed=0)
+    for wrapped in (linear, recorded):
+        wrapped.reset(seed=0)
     linear.action_space.seed(0)
     total, over = np.zeros(space.shape), False
     while not over:
@@ -203,9 +205,9 @@ def _pettingzoo(make: Make) -> None:
     parallel_seed_test(parallel, num_cycles=STEPS)
 
 
-def _demand(holds: object, words: str) -> None:
+def _demand(holds: object, message: str) -> None:
     if not holds:
-        raise AssertionError(words)
+        raise AssertionError(message)
 
 
 CHECKS: Mapping[str, Callable[[Make], None]] = {

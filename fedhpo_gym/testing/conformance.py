@@ -1,4 +1,10 @@
-"""The laws of backends, objectives, data sets, wrappers and algorithms."""
+"""The laws of backends, objectives, data sets, wrappers, algorithms and models.
+
+A class of laws is a pytest mixin: a subclass names the thing under test or makes it, and pytest
+runs every law. `laws_of` and `check_plugin` make these subclasses for plugins; this package's own
+tests make them for its catalogues. Laws demand properties that hold for every implementation, such
+as equal bits alone and in a batch, never particular numbers.
+"""
 # ruff: noqa: S101 - asserting is what a law does
 
 import copy
@@ -98,16 +104,16 @@ class ObjectiveConformance:
         for failed in (2, 5):
             alone[failed] = diverged(alone[failed])
         together = Evaluations.stack(alone)
-        for spent in SPENT:
-            values = self.objective.compute(together, spent)
+        for costs in SPENT:
+            values = self.objective.compute(together, costs)
             assert values.dtype == np.float64
-            assert values.tolist() == [self._value(one, spent) for one in alone]
+            assert values.tolist() == [self._value(evaluation, costs) for evaluation in alone]
 
     def test_a_course_that_diverged_is_worst_or_does_not_matter(self) -> None:
-        for spent in SPENT:
-            ordinary = [self._value(some_evaluation(s), spent) for s in range(5)]
-            failed = [self._value(diverged(some_evaluation(s)), spent) for s in range(5)]
-            if not self._reads_the_model(spent):  # what was spent was spent
+        for costs in SPENT:
+            ordinary = [self._value(some_evaluation(s), costs) for s in range(5)]
+            failed = [self._value(diverged(some_evaluation(s)), costs) for s in range(5)]
+            if not self._reads_the_model(costs):  # what was spent was spent
                 assert failed == ordinary
                 continue
             assert set(failed) == {self.objective.worst}
@@ -119,18 +125,18 @@ class ObjectiveConformance:
     def test_it_says_something(self) -> None:
         assert len(set(self._values())) > 1, "the same value for every model and all that is spent"
 
-    def _reads_the_model(self, spent: Spending) -> bool:
+    def _reads_the_model(self, costs: Spending) -> bool:
         evaluation = some_evaluation(0)
         swapped = replace(evaluation, best=some_evaluation(1).best)
-        return self._value(evaluation, spent) != self._value(swapped, spent)
+        return self._value(evaluation, costs) != self._value(swapped, costs)
 
-    def _value(self, evaluation: Evaluation, spent: Spending) -> float:
-        [value] = self.objective.compute(Evaluations.stack([evaluation]), spent).tolist()
+    def _value(self, evaluation: Evaluation, costs: Spending) -> float:
+        [value] = self.objective.compute(Evaluations.stack([evaluation]), costs).tolist()
         return float(value)
 
     def _values(self) -> list[float]:
         evaluations = [some_evaluation(seed) for seed in range(5)]
-        return [self._value(e, spent) for e in evaluations for spent in SPENT]
+        return [self._value(e, costs) for e in evaluations for costs in SPENT]
 
 
 def diverged(evaluation: Evaluation) -> Evaluation:
@@ -230,7 +236,7 @@ class DatasetConformance:
             pytest.skip("its users are the clients")
         enough = max(min(5, len(dataset.labels) // 100), 1)  # for ten validation samples each
         federation = make_federation(dataset, seed, enough)
-        rows = np.concatenate([part for client in federation.clients for part in client])
+        rows = np.concatenate([split for client in federation.clients for split in client])
         assert sorted(rows.tolist()) == list(range(len(dataset.labels)))
 
 
@@ -291,7 +297,7 @@ ROUNDS = 4
 class AlgorithmConformance:
     """Laws of an algorithm by its `name`, on data made for the purpose; they need torch.
 
-    `settings` are what it is trained with, besides the highest values of what is searched.
+    `settings` are hyperparameters of training, besides the highest values of the search space.
     `reference` is a function of a federation, a course and the number of rounds, which returns the
     (rounds, clients, splits) losses that a plain implementation has, such as one with
     `ReferenceLoop`; None says that there is none.
@@ -318,15 +324,15 @@ class AlgorithmConformance:
             np.testing.assert_array_equal(self._train([course])[0], together[index])
 
     def test_advancing_in_parts_equals_advancing_at_once(self) -> None:
-        whole = self._train(self._courses())
+        expected = self._train(self._courses())
         batch = self._batch(self._courses())
         parts = [batch.advance(rounds).metrics for rounds in (1, ROUNDS - 1)]
-        np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), expected)
 
     def test_two_trainings_at_once_do_not_share_state(self) -> None:
         courses = self._courses()
-        one, two = self._batch(courses), self._batch(courses)
-        turns = [(one.advance(1).metrics, two.advance(1).metrics) for _ in range(ROUNDS)]
+        first, second = self._batch(courses), self._batch(courses)
+        turns = [(first.advance(1).metrics, second.advance(1).metrics) for _ in range(ROUNDS)]
         expected = self._train(courses)
         for curves in zip(*turns, strict=True):
             np.testing.assert_array_equal(np.concatenate(curves, axis=1), expected)
@@ -361,13 +367,13 @@ class AlgorithmConformance:
             (0.03, 16, 2, 0.4, 1),
             (0.02, 64, 2, 1.0, 2),
         )
-        found = []
+        courses = []
         for rate, batch, epochs, share, seed in rows:
             values = {d.name: d.high for d in space.dimensions}
             values |= {"learning_rate": rate, "weight_decay": 0.001}
             values |= {"batch_size": batch, "step_size": epochs, **self.settings}
-            found.append(Course(values, share, seed))
-        return found
+            courses.append(Course(values, share, seed))
+        return courses
 
     def _federation(self, seed: int) -> Federation:
         return make_federation(self.data(), seed)
@@ -380,11 +386,11 @@ class AlgorithmConformance:
 
         federations = {seed: self._federation(seed) for seed in (1, 2)}
         model = get_model(self.model)
-        chosen = algorithm or self.algorithm
-        return CourseBatch(federations, model, chosen, courses, horizon=horizon)
+        used_algorithm = algorithm or self.algorithm
+        return CourseBatch(federations, model, used_algorithm, courses, horizon=horizon)
 
     def data(self) -> Dataset:
-        """Return what is trained on."""
+        """Return the training data."""
         return made_table()
 
     def _train(self, courses: list[Any], rounds: int = ROUNDS) -> NDArray[np.float32]:
@@ -430,7 +436,7 @@ def made_table() -> Dataset:
 
 
 class BackendConformance:
-    """Laws of a backend that answers `rounds`, and those below the first. Override `make`."""
+    """Laws of a backend that has results after `rounds`. Override `make`."""
 
     rounds: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 6)
     rate: ClassVar[float] = 1.0
@@ -468,20 +474,23 @@ class BackendConformance:
 
     def test_many_answers_are_bit_for_bit_each_alone(self) -> None:
         backend = self.make()
-        some = self.configurations(backend)
-        queries = [(c, self._fidelity(rounds)) for rounds in self.rounds for c in some]
+        configurations = self.configurations(backend)
+        queries = [(c, self._fidelity(rounds)) for rounds in self.rounds for c in configurations]
         alone = [backend.evaluate(*query) for query in queries]
         assert _plain(list(backend.evaluate_many(queries))) == _plain(alone)
 
     def test_an_answer_belongs_to_who_asked(self) -> None:
         backend = self.make()
-        (configuration, *_), asked = self.configurations(backend), self._fidelity(self.rounds[-1])
-        answer = backend.evaluate(configuration, asked)
+        (configuration, *_), fidelity = (
+            self.configurations(backend),
+            self._fidelity(self.rounds[-1]),
+        )
+        answer = backend.evaluate(configuration, fidelity)
         before = plain(answer.best)
         for array in (answer.best, answer.current):
             if array is not None and array.flags.writeable:
                 array[:] = -1.0
-        assert plain(backend.evaluate(configuration, asked).best) == before
+        assert plain(backend.evaluate(configuration, fidelity).best) == before
 
     def test_the_best_so_far_never_gets_worse(self) -> None:
         losses = np.stack([_val_loss(answer) for answer in self._curve(self.make())])
@@ -503,8 +512,8 @@ class BackendConformance:
     def test_configurations_matter(self) -> None:
         backend = self.make()
         fidelity = self._fidelity(self.rounds[-1])
-        one, two = (backend.evaluate(c, fidelity) for c in self.configurations(backend))
-        assert plain(one.best) != plain(two.best)
+        first, second = (backend.evaluate(c, fidelity) for c in self.configurations(backend))
+        assert plain(first.best) != plain(second.best)
 
     def test_a_copy_answers_alike(self) -> None:
         backend = self.make()
@@ -529,8 +538,8 @@ class BackendConformance:
 
     def _curve(self, backend: Backend, rounds: tuple[int, ...] | None = None) -> list[Evaluation]:
         configuration = self.configurations(backend)[0]
-        asked = self.rounds if rounds is None else rounds
-        return [backend.evaluate(configuration, self._fidelity(r)) for r in asked]
+        chosen_rounds = self.rounds if rounds is None else rounds
+        return [backend.evaluate(configuration, self._fidelity(r)) for r in chosen_rounds]
 
 
 def _plain(answers: list[Evaluation]) -> list[Any]:

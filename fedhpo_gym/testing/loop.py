@@ -34,8 +34,8 @@ class ReferenceLoop:
         """Begin a course that is planned for `horizon` rounds."""
         bound = 1 / np.sqrt(federation.features.shape[1])
         shape = federation.num_classes, federation.features.shape[1] + 1
-        drawn = stream(federation.seed, "init").uniform(-bound, bound, shape)
-        self.weights: Weights = drawn.astype(np.float32).astype(float)
+        initial = stream(federation.seed, "init").uniform(-bound, bound, shape)
+        self.weights: Weights = initial.astype(np.float32).astype(float)
         self.federation, self.course, self.horizon = federation, course, horizon
         self.sizes = federation.num_samples[:, 0]
         ones = np.ones((len(federation.features), 1))
@@ -97,9 +97,9 @@ class ReferenceLoop:
             np.array([int(self.step_size)]),
             batch_rows(self.federation, size),
         )
-        drawn = layout.draw(client_streams([(self.federation.seed, index, client)]))
+        draws = layout.draw(client_streams([(self.federation.seed, index, client)]))
         local, move, steps = self.weights.copy(), np.zeros_like(self.weights), 0
-        for rows, count in zip(drawn[0], layout.sizes[:, 0], strict=True):
+        for rows, count in zip(draws[0], layout.sizes[:, 0], strict=True):
             slope = self.error(local, rows[:count])[0] + self.weight_decay * local + shift
             move = self.value_of("momentum") * move + slope + pull * (local - self.weights)
             local -= self.rate(index) * move

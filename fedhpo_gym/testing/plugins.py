@@ -1,4 +1,4 @@
-"""The laws of something that a user has added, whatever its kind, by one call."""
+"""The laws of any plugin of a user, by one call."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,29 +34,31 @@ def laws_of(name: str, settings: Mapping[str, float] = MappingProxyType({})) -> 
     Args:
         name: an environment id, the name of an agent, an algorithm, an objective or a model, or
             `module:name`.
-        settings: what shapes a model, or what an algorithm is trained with, by name.
+        settings: hyperparameters that shape a model, or that an algorithm is trained with, by name.
 
     Raises:
         UnknownNameError: nothing has that name.
         InvalidArgumentError: `module:name` cannot be imported, or is nothing of the kind.
     """
-    word = "".join(part for part in name.title() if part.isalnum())
-    laws, own = _laws_and_attributes(name, settings)
-    return {f"Test{word}{law.__name__}": type(law.__name__, (law,), own) for law in laws}
+    title = "".join(letter for letter in name.title() if letter.isalnum())
+    laws, attributes = _laws_and_attributes(name, settings)
+    return {f"Test{title}{law.__name__}": type(law.__name__, (law,), attributes) for law in laws}
 
 
 def _laws_and_attributes(
     name: str, settings: Mapping[str, float]
 ) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """Return the classes of laws, and what those for this name have as attributes."""
+    """Return the classes of laws for a name, and the attributes of their subclasses."""
     if "FedHPO-" in name:
         task = get_task(resolve_id(name))
         laws = (TaskConformance, RoundConformance) if task.has_data else (TaskConformance,)
         return laws, {"task_id": task.id, "backend": task.unstored}
-    found = import_named("name", "what is checked", name) if ":" in name else None
-    if name in {*AGENTS, *OWN_AGENTS} or (isinstance(found, type) and issubclass(found, Agent)):
+    imported = import_named("name", "what is checked", name) if ":" in name else None
+    if name in {*AGENTS, *OWN_AGENTS} or (
+        isinstance(imported, type) and issubclass(imported, Agent)
+    ):
         return agent_laws(name), {"name": name}
-    if name in ALGORITHMS or (isinstance(found, type) and issubclass(found, Algorithm)):
+    if name in ALGORITHMS or (isinstance(imported, type) and issubclass(imported, Algorithm)):
         return (AlgorithmConformance,), {"name": algorithm_name(name), "settings": dict(settings)}
     if ":" in name or name in {*OBJECTIVES, *OWN_OBJECTIVES}:
         get_objective(name)
@@ -81,7 +83,7 @@ def check_plugin(
     settings: Mapping[str, float] = MappingProxyType({}),
     options: Sequence[str] = ("-q", "-rs", "-p", "no:cacheprovider"),
 ) -> bool:
-    """Run all laws of something that was added, by pytest; return whether none is broken.
+    """Run all laws of a plugin with pytest; return whether all hold.
 
     Args:
         name: as of `laws_of`, and so are the errors.
@@ -92,17 +94,25 @@ def check_plugin(
         UnknownNameError: nothing has that name.
         InvalidArgumentError: `module:name` cannot be imported, or no law could be tried.
     """
-    laws_of(name, settings)  # what is wrong with the name is said here
+    laws_of(name, settings)  # raises errors of the name
     with tempfile.TemporaryDirectory() as folder:
         # pytest keeps a module by its name: each call has a file of its own name
         path = Path(folder) / f"test_{Path(folder).name}.py"
-        known = {"modules": plugin_modules(), "name": name, "settings": dict(settings)}
-        path.write_text(CODE.format(**known), encoding="utf-8")
-        settled = Path(folder) / "pytest.ini"  # no file above the folder is read
-        settled.write_text("[pytest]\n", encoding="utf-8")
-        alone = ["-c", str(settled), "--rootdir", folder, "--confcutdir", folder, "--noconftest"]
-        alone.append("--import-mode=importlib")  # `sys.path` stays as it is
-        status = pytest.main([*options, *alone, str(path)])
+        values = {"modules": plugin_modules(), "name": name, "settings": dict(settings)}
+        path.write_text(CODE.format(**values), encoding="utf-8")
+        ini_file = Path(folder) / "pytest.ini"  # no file above the folder is read
+        ini_file.write_text("[pytest]\n", encoding="utf-8")
+        isolation = [
+            "-c",
+            str(ini_file),
+            "--rootdir",
+            folder,
+            "--confcutdir",
+            folder,
+            "--noconftest",
+        ]
+        isolation.append("--import-mode=importlib")  # `sys.path` stays as it is
+        status = pytest.main([*options, *isolation, str(path)])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise InvalidArgumentError(f"`name` must have laws that can be tried, got {name!r}")
     return status == pytest.ExitCode.OK

@@ -26,7 +26,7 @@ def rollout(env: gym.Env[Any, Any], seed: int = 0, steps: int = 4) -> list[Any]:
 
 
 def go_on(env: gym.Env[Any, Any], steps: int) -> list[Any]:
-    """Return what further random actions bring."""
+    """Return the results of further random actions, as plain data."""
     trace = []
     for _ in range(steps):
         outcome = env.step(env.action_space.sample())
@@ -48,14 +48,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def in_another_process(script: str, wanted: object) -> Any:
-    """Return what a script makes of its argument, both as JSON, under another hash seed."""
-    done = subprocess.run(  # noqa: S603 - this interpreter, our own code
-        [sys.executable, "-c", script, json.dumps(wanted)],
+def in_another_process(script: str, argument: object) -> Any:
+    """Run a script on an argument under another hash seed, and return its output; both are JSON."""
+    process = subprocess.run(  # noqa: S603 - this interpreter, our own code
+        [sys.executable, "-c", script, json.dumps(argument)],
         env={**os.environ, "PYTHONHASHSEED": "271828", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)

@@ -1,4 +1,9 @@
-"""The laws of a task: its environments behave, whatever answers for them."""
+"""The laws of a task: its environments behave, whatever backend they use.
+
+A subclass of `TaskConformance` or `RoundConformance` names a task, and pytest runs every law;
+`laws_of` makes such subclasses for custom tasks. The laws make environments by id with `gym.make`,
+and compare rollouts (`fedhpo_gym.testing.rollout`) of equal seeds, copies and other processes.
+"""
 # ruff: noqa: S101 - asserting is what a law does
 
 import copy
@@ -20,10 +25,10 @@ from fedhpo_gym.evaluation.records import FIDELITIES
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing.rollout import go_on, in_another_process, plain, rollout
 
-# What check_env says about every wrapped environment, and about every vector of rewards.
+# Warnings of check_env about every wrapped environment, and about every vector of rewards.
 WRAPPED = r".*different from the unwrapped version"
 OUT_OF_DATE = r".*The environment \S+ is out of date"
-"""What Gymnasium says at every `make` of an older version, which is kept on purpose."""
+"""Warning of Gymnasium at every `make` of an older version, which exists on purpose."""
 HARMLESS = (WRAPPED, r".*must be a float, int, np.integer")
 
 PLUGINS = """
@@ -40,10 +45,10 @@ json.dump({id: rollout(gym.make(id, **wanted[id])) for id in wanted}, sys.stdout
 """
 
 
-def elsewhere(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def rollouts_in_fresh_process(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return rollouts of environments, by id with their arguments, in a fresh interpreter."""
     traces: dict[str, Any] = in_another_process(
-        PLUGINS.format(plugin_modules()) + OTHER_PROCESS, wanted
+        PLUGINS.format(plugin_modules()) + OTHER_PROCESS, arguments
     )
     return traces
 
@@ -51,7 +56,7 @@ def elsewhere(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 class TaskConformance:
     """Laws of both environments of a task by `task_id`, with or without its version.
 
-    They are skipped where the `backend` has nothing to answer from.
+    They are skipped where the `backend` has no data.
     """
 
     task_id: ClassVar[str]
@@ -66,7 +71,7 @@ class TaskConformance:
         return self.task.id
 
     def arguments(self) -> dict[str, Any]:
-        """Return what every environment of the laws is made with; training is kept short."""
+        """Return the arguments of every environment of the laws; they make training short."""
         if self.backend != "raw":
             return {"backend": self.backend}
         return {
@@ -132,7 +137,7 @@ class TaskConformance:
 
     def rollout_elsewhere(self) -> Any:
         """Return `rollout` of the task's environment in a fresh interpreter."""
-        return elsewhere({self.env_id: self.arguments()})[self.env_id]
+        return rollouts_in_fresh_process({self.env_id: self.arguments()})[self.env_id]
 
     def test_both_rewards_are_the_scores_of_the_objectives(self) -> None:
         clock = {"compute": "epochs"}  # it can vary where the fidelity is fixed
@@ -152,9 +157,9 @@ class TaskConformance:
             assert reward == scores[0] == same["score"]
 
     def test_the_return_is_how_good_the_incumbent_is(self) -> None:
-        made = [self.make(reward=kind) for kind in ("improvement", "incumbent", "score")]
+        envs = [self.make(reward=kind) for kind in ("improvement", "incumbent", "score")]
         total = 0.0
-        for gained, best, score in zip(*map(self._steps, made), strict=True):
+        for gained, best, score in zip(*map(self._steps, envs), strict=True):
             total += gained[1]
             assert total == pytest.approx(best[1], rel=1e-12)
             assert 0.0 <= best[1] <= 1.0
@@ -227,9 +232,9 @@ class RoundConformance(TaskConformance):
         course: Any = env.unwrapped
         rollout(env, steps=1)
         snapshot = course.snapshot()
-        seen = plain(course.restore(snapshot))
+        observation = plain(course.restore(snapshot))
         first = self._replayed(env, snapshot)
-        assert plain(course.restore(snapshot)) == seen
+        assert plain(course.restore(snapshot)) == observation
         assert self._replayed(env, snapshot) == first
         fresh = self.make()
         fresh.reset(seed=11)
@@ -237,11 +242,11 @@ class RoundConformance(TaskConformance):
 
     def test_an_instance_can_be_chosen(self) -> None:
         env = self.make()
-        number = len(env.get_wrapper_attr("instances")) - 1
-        first = plain(env.reset(seed=0, options={"instance": number}))
-        _, info = env.reset(seed=1, options={"instance": number})
-        assert info["instance"]["index"] == number
-        assert plain(env.reset(seed=2, options={"instance": number})) == first
+        index = len(env.get_wrapper_attr("instances")) - 1
+        first = plain(env.reset(seed=0, options={"instance": index}))
+        _, info = env.reset(seed=1, options={"instance": index})
+        assert info["instance"]["index"] == index
+        assert plain(env.reset(seed=2, options={"instance": index})) == first
 
     def _replayed(self, env: gym.Env[Any, Any], snapshot: Any) -> list[Any]:
         course: Any = env.unwrapped

@@ -1,4 +1,4 @@
-"""What a user composes. Records of runs name a wrapper by this package and its class."""
+"""Wrappers for users to compose. Records of runs name a wrapper by this package and its class."""
 
 from fedhpo_gym.wrappers.actions import NamedAction
 from fedhpo_gym.wrappers.backends import (

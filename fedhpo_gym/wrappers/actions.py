@@ -1,4 +1,10 @@
-"""Actions as dictionaries in natural units."""
+"""Actions as dictionaries in natural units.
+
+Users wrap trial environments in `NamedAction`, and harnesses do so, too. Its action space,
+`NamedSpace`, has a `DimensionSpace` per hyperparameter, so that Gymnasium can sample, check and
+flatten configurations. Values pass through the action codec of `fedhpo_gym.space`, which encodes
+them as float32 coordinates.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +21,7 @@ from fedhpo_gym.wrappers.checks import check_env
 
 
 class NamedSpace(gym.spaces.Dict):
-    """The configurations of a search space, by name; what is not active may be left out."""
+    """The configurations of a search space, by name; inactive dimensions may be left out."""
 
     def __init__(
         self, space: SearchSpace, seed: int | dict[str, Any] | np.random.Generator | None = None
@@ -25,9 +31,9 @@ class NamedSpace(gym.spaces.Dict):
 
     def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
         """Draw a configuration (`DimensionSpace.sample`)."""
-        found = super().sample(mask, probability)
-        kept = self._search_space.validate(found)
-        return {name: kept[name] for name in found if name in kept}
+        draw = super().sample(mask, probability)
+        active = self._search_space.validate(draw)
+        return {name: active[name] for name in draw if name in active}
 
     def contains(self, x: Any) -> bool:
         """Return whether it is a legal configuration."""
@@ -38,7 +44,7 @@ class NamedSpace(gym.spaces.Dict):
         return isinstance(x, dict)
 
     def complete(self, x: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a configuration with some legal value of what is not active."""
+        """Return a configuration with a legal value for each inactive dimension."""
         return {d.name: d.decode(INACTIVE) for d in self._search_space.dimensions} | dict(x)
 
 
@@ -54,8 +60,7 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
     interval pass through the action codec and come out with its relative error of about 1e-7.
     `action_space.sample()` draws with the priors of the search space: log scales, grids, integers.
     Where a dimension is active under some values of another one only, samples leave it out under
-    the others, and actions may; a value that is given all the same must be legal and changes
-    nothing.
+    the others, and actions may; a value for it must still be legal, and has no effect.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -67,8 +72,8 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
         """
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.ActionWrapper.__init__(self, check_env(env))
-        found = getattr(env.unwrapped, "search_space", None)
-        if not isinstance(found, SearchSpace) or env.action_space.shape != (len(found),):
+        space = getattr(env.unwrapped, "search_space", None)
+        if not isinstance(space, SearchSpace) or env.action_space.shape != (len(space),):
             raise InvalidArgumentError(
                 "`env` must have a `search_space` with one dimension per entry of an action, as "
                 f"FedHPO-* environments have without `per_client`, got {env}"
@@ -78,7 +83,7 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset; a backend exchanged outside this wrapper may have brought another space."""
+        """Reset; a backend exchanged outside this wrapper may have another space."""
         if self.env.get_wrapper_attr("search_space") != self._space:
             self._follow_search_space()
         return self.env.reset(seed=seed, options=options)
@@ -98,11 +103,11 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
 
 
 class DimensionSpace(gym.spaces.Space[Any]):
-    """The legal values of one dimension of a search space: built-in numbers, or words.
+    """The legal values of one dimension of a search space: built-in numbers, or categories.
 
     A sample is a uniform action coordinate, decoded: log-uniform on a logarithmic scale, and
-    uniform over the points of a grid. Flattened, a value is one float64 in a `Box`, a word its
-    position.
+    uniform over the points of a grid. Flattened, a value is one float64 in a `Box`, a category its
+    index.
     """
 
     def __init__(self, dimension: Dimension, seed: int | np.random.Generator | None = None) -> None:

@@ -11,18 +11,18 @@ from fedhpo_gym.wrappers.checks import check_env
 class BackendWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Exchanges the backend of a trial environment.
 
-    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
-    a `backend` that answers, such as "raw", and then nothing is left to exchange.
+    It cannot help where an id has no stored numbers: `gymnasium.make` itself then needs a `backend`
+    such as "raw", and there is nothing to exchange.
 
     Raises:
         InvalidArgumentError: `env` is no trial environment, or an argument is out of its range.
-        MissingDataError: the backend has nothing to answer from.
+        MissingDataError: the backend has no data.
     """
 
     backend: ClassVar[str]
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:
-        """Answer for one seed, or for None by the mean over the task's; call `reset` next."""
+        """Evaluate under one seed, or for None take the mean over the task's; call `reset` next."""
         self._exchange(env, seed=seed)
 
     def _exchange(self, env: gym.Env[Any, Any], **options: Any) -> None:
@@ -34,19 +34,19 @@ class BackendWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
 
 
 class TabularBackend(BackendWrapper):
-    """Answers by exact look-up in the task's table, or of the nearest configuration of a pool."""
+    """Looks up trials in the task's table, or the nearest configuration of a pool."""
 
     backend = "tabular"
 
 
 class SurrogateBackend(BackendWrapper):
-    """Answers by a model fitted on the task's table, which answers any point."""
+    """Predicts trials by a model fitted on the task's table, at any configuration."""
 
     backend = "surrogate"
 
 
 class RawBackend(BackendWrapper):
-    """Answers by real training with the suite's engine."""
+    """Really trains with the engine of this package."""
 
     backend = "raw"
 
@@ -58,7 +58,7 @@ class RawBackend(BackendWrapper):
 
 
 class FederatedScopeBackend(BackendWrapper):
-    """Answers by real training with FederatedScope, in an interpreter of its own."""
+    """Really trains with FederatedScope, in an interpreter of its own."""
 
     backend = "federatedscope"
 
@@ -75,7 +75,7 @@ class FederatedScopeBackend(BackendWrapper):
 
         Args:
             env: a trial environment.
-            seed: answer for one seed; None averages over the task's seeds.
+            seed: seed of the repetition; None averages over the task's seeds.
             source: FederatedScope's source tree; by default that of the folder that the environment
                 variable `FEDHPO_GYM_FEDERATEDSCOPE` names.
             interpreter: Python that has its dependencies; by default that of the same folder.
@@ -84,7 +84,7 @@ class FederatedScopeBackend(BackendWrapper):
         Raises:
             InvalidArgumentError: `env` is no trial environment, an argument is out of its range, or
                 FederatedScope cannot train this task.
-            MissingDependencyError: nothing says where FederatedScope is.
+            MissingDependencyError: FederatedScope was not found.
             PeerError: FederatedScope does not start.
         """
         options = {"source": source, "interpreter": interpreter, "time_limit_s": time_limit_s}

@@ -1,4 +1,9 @@
-"""Ending an episode when its budget is spent, and in any case."""
+"""Ending an episode when its budget is spent, and in any case after `MAX_TRIALS` trials.
+
+Registered trial environments are wrapped in `BudgetTermination`; vector environments apply `Budget`
+to arrays. Budgets are simulated seconds, rounds and trials, and the first one to be spent ends the
+episode. The trial that crosses a budget counts in full.
+"""
 
 import functools
 import math
@@ -13,13 +18,13 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.wrappers.checks import check_env
 
 MAX_TRIALS: Final = 100_000
-"""Trials after which an episode ends whatever its budget, unless asked otherwise."""
+"""Trials after which an episode ends whatever its budget, unless `max_trials` is set."""
 NEEDED: Final = frozenset({"cost", "elapsed_s", "trial"})
-"""What an environment must say of a step."""
+"""Entries that `info` of a step must have."""
 
 
 class Budget:
-    """What an episode may spend; whichever limit is reached first ends it."""
+    """The budgets of an episode; the first one to be spent ends it."""
 
     def __init__(
         self,
@@ -28,29 +33,31 @@ class Budget:
         budget_trials: int | None = None,
         max_trials: int | None = None,
     ) -> None:
-        given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
-        given["budget_trials"] = budget_trials
+        budgets = {"budget_s": budget_s, "budget_rounds": budget_rounds}
+        budgets["budget_trials"] = budget_trials
         self.limits = {
-            name: _checked(name, value) for name, value in given.items() if value is not None
+            name: _validate_limit(name, value)
+            for name, value in budgets.items()
+            if value is not None
         }
         if not self.limits:
-            raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
+            raise InvalidArgumentError(f"one of {sorted(budgets)} must be given, got none")
         self.max_trials = self.limits.get("budget_trials", MAX_TRIALS)
         if max_trials is not None:
-            self.max_trials = _checked("max_trials", max_trials)
+            self.max_trials = _validate_limit("max_trials", max_trials)
 
     def left(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
-        """Return the fraction left of the budget closest to its end; not positive when spent."""
-        spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
-        left = [1.0 - spent[name] / value for name, value in self.limits.items()]  # type: ignore[operator]
-        least = left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
+        """Return the remaining share of the budget closest to its end; not positive when spent."""
+        used = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
+        shares = [1.0 - used[name] / value for name, value in self.limits.items()]  # type: ignore[operator]
+        smallest = shares[0] if len(shares) == 1 else functools.reduce(np.minimum, shares)
         if isinstance(trials, int):
-            return least if trials < self.max_trials else min(least, 0.0)
-        return np.where(np.asarray(trials) < self.max_trials, least, np.minimum(least, 0.0))
+            return smallest if trials < self.max_trials else min(smallest, 0.0)
+        return np.where(np.asarray(trials) < self.max_trials, smallest, np.minimum(smallest, 0.0))
 
 
 def with_remaining(space: gym.spaces.Dict) -> gym.spaces.Dict:
-    """Return the observation space of an environment whose observations tell what is left."""
+    """Return an observation space with an entry for the remaining share of the budget."""
     fraction = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
     return gym.spaces.Dict({**space.spaces, "remaining_budget": fraction})
 
@@ -114,7 +121,7 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset; the whole budget is left."""
+        """Reset; the full budget remains."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._rounds, self._over = 0, False
         return self._with_remaining(observation, 1.0), info
@@ -135,22 +142,22 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
                 f"do, got {self.env}"
             )
         self._rounds += info["cost"]["rounds"]
-        left = float(self.budget.left(info["elapsed_s"], self._rounds, info["trial"]))
-        observation = self._with_remaining(observation, max(0.0, left))
-        self._over = terminated or truncated or left <= 0.0
-        return observation, reward, terminated or left <= 0.0, truncated, info
+        remaining = float(self.budget.left(info["elapsed_s"], self._rounds, info["trial"]))
+        observation = self._with_remaining(observation, max(0.0, remaining))
+        self._over = terminated or truncated or remaining <= 0.0
+        return observation, reward, terminated or remaining <= 0.0, truncated, info
 
-    def _with_remaining(self, observation: Any, left: float) -> Any:
+    def _with_remaining(self, observation: Any, remaining: float) -> Any:
         if "remaining_budget" in observation:  # of another such wrapper
-            left = min(left, float(observation["remaining_budget"][0]))
-        return {**observation, "remaining_budget": np.array([left], dtype=np.float32)}
+            remaining = min(remaining, float(observation["remaining_budget"][0]))
+        return {**observation, "remaining_budget": np.array([remaining], dtype=np.float32)}
 
 
-def _checked(name: str, value: float) -> float:
+def _validate_limit(name: str, value: float) -> float:
     """Return a budget: a number of seconds, or a whole number of rounds or trials."""
-    whole = name != "budget_s"
+    is_count = name != "budget_s"
     number = as_number(value)
-    if number is None or not 0 < number < math.inf or (whole and number != int(number)):
-        rule = "a positive whole number" if whole else "positive and finite"
+    if number is None or not 0 < number < math.inf or (is_count and number != int(number)):
+        rule = "a positive whole number" if is_count else "positive and finite"
         raise InvalidArgumentError(f"`{name}` must be {rule}, got {short_repr(value)}")
     return number

@@ -1,4 +1,4 @@
-"""What wrappers ask of the environment that they are put around."""
+"""Checks of the environment that a wrapper wraps."""
 
 from typing import Any
 

@@ -1,4 +1,10 @@
-"""Many workers whose time is simulated: trials run side by side and end out of order."""
+"""Many workers whose time is simulated: trials run side by side and end out of order.
+
+`run_crew` of `fedhpo_gym.agents`, replays and `fedhpo_gym.parallel` use it. The cost of a trial is
+known before it is evaluated, so the end of a trial is a number in a heap: `finish` takes the
+earliest end, sets the clock to it, and steps the environment there. State therefore follows the
+order of completion, and no agent or wrapper needs to support workers.
+"""
 
 import heapq
 from collections.abc import Hashable
@@ -18,19 +24,19 @@ MAX_WORKERS: Final = 100_000
 
 @dataclass(frozen=True, eq=False)
 class FinishedTrial:
-    """A trial that has ended, and what the environment says of it.
+    """A trial that has ended, and the result of its step.
 
     Attributes:
         number: of the trial, from 1 in the order of their starts.
-        worker: who did it, from 0.
-        started_s: simulated seconds since reset when the worker took it.
+        worker: index of its worker, from 0.
+        started_s: simulated seconds since reset when the worker started it.
         ended_s: simulated seconds since reset when it ended.
-        action: (n,) what was tried.
+        action: (n,) action of the trial.
         observation: after this trial; all trials that ended before it are in it.
         reward: a number, or a vector on `MO-` ids.
         terminated: whether the budget is spent.
         truncated: whether the episode was cut off from outside.
-        info: what the environment reports about the trial.
+        info: `info` of the step.
     """
 
     number: int
@@ -46,26 +52,26 @@ class FinishedTrial:
 
 
 class ParallelTrials:
-    """A trial environment asked and told asynchronously, with W simulated workers.
+    """A trial environment with W simulated workers, which run trials asynchronously.
 
     `start` gives a trial to a free worker at the present time, and `finish` moves the clock on to
-    the next end of a trial. So trials end out of order, cheap ones first; of those that end
-    together, the one of the lowest worker ends first. The environment learns of a trial when it
-    ends: observations, incumbents, rewards and noise follow the order of the ends, and elapsed time
-    is the clock of the workers.
+    the next end of a trial. Trials therefore end out of order, cheap ones first; of those that end
+    together, the one of the lowest worker ends first. The environment is stepped when a trial ends:
+    observations, incumbents, rewards and noise follow the order of completion, and elapsed time is
+    the clock of the workers.
 
     With freeze-thaw a course that was paused resumes at the cost of its further rounds. A course
-    that still runs cannot be resumed: a worker that is given more of it waits for its end.
+    that still runs cannot be resumed: a worker that gets more of it waits for its end.
 
     **Budget**: the first trial to end when a budget is spent counts in full and ends the episode,
-    as without workers. Trials that still run then are lost: nobody is told of them. Rounds and
-    trials count when they end. Privacy is spent when a trial begins, also of one that is lost.
+    as without workers. Trials that still run then are lost, and never reported. Rounds and trials
+    count when they end. Privacy is spent when a trial begins, also by one that is lost.
 
     **Laws**. With one worker an episode equals, bit for bit, that of the environment alone. If each
     trial of a list starts as soon as a worker is free, and none waits for a course that still runs,
     none starts or ends later with W + 1 workers than with W (docs/studies/workers.md has a proof).
     Where trials wait, lists can take longer with more workers (Graham, 1969), and so they can where
-    an agent decides by what it is told.
+    an agent decides by reported results.
 
     Attributes:
         env: the environment.
@@ -81,13 +87,13 @@ class ParallelTrials:
                 `workers` is out of its range.
         """
         check_env(env, "begin_trial", "cost_of", "course_of", "end_next_at", "setup")
-        number = coerce("workers", workers, Annotated[int, Range(1, MAX_WORKERS)])
+        num_workers = coerce("workers", workers, Annotated[int, Range(1, MAX_WORKERS)])
         if env.action_space != env.unwrapped.action_space:
             raise InvalidArgumentError(
                 "`env` must have the actions of its trial environment, whose costs are known "
                 f"beforehand, got {env}; leave out wrappers that change actions"
             )
-        self.env, self.workers = env, number
+        self.env, self.workers = env, num_workers
         self._over = True
         self._clear()
 
@@ -102,7 +108,7 @@ class ParallelTrials:
 
     @property
     def free(self) -> int:
-        """How many workers have nothing to do."""
+        """Number of idle workers."""
         return len(self._free)
 
     def reset(
@@ -130,21 +136,21 @@ class ParallelTrials:
 
     def _begin(self, action: NDArray[np.float32], worker: int, now_s: float) -> int:
         course, rounds = self.env.get_wrapper_attr("course_of")(action)
-        paid, begins_s = self._paid.get(course, 0), now_s
-        cost = self.env.get_wrapper_attr("cost_of")(action, paid)
+        paid_rounds, begins_s = self._paid.get(course, 0), now_s
+        cost = self.env.get_wrapper_attr("cost_of")(action, paid_rounds)
         if self.env.get_wrapper_attr("setup").freeze_thaw:
-            self._paid[course] = max(paid, rounds)
+            self._paid[course] = max(paid_rounds, rounds)
             begins_s = max(now_s, self._busy_until.get(course, 0.0))
-        self.env.get_wrapper_attr("begin_trial")(action, paid)
+        self.env.get_wrapper_attr("begin_trial")(action, paid_rounds)
         ends_s = self._busy_until[course] = begins_s + float(cost.time_s)
         self._free.remove(worker)
         self._started += 1
-        taken = np.array(action, dtype=np.float32)
-        heapq.heappush(self._running, (ends_s, worker, self._started, now_s, taken))
+        recorded_action = np.array(action, dtype=np.float32)
+        heapq.heappush(self._running, (ends_s, worker, self._started, now_s, recorded_action))
         return self._started
 
     def repeat(self, action: NDArray[np.float32], worker: int | None) -> FinishedTrial:
-        """Let a worker do what it did in a recorded run: from its last end on, and to the end."""
+        """Repeat a recorded trial of a worker: start it at the worker's last end, and finish it."""
         self._require_episode()
         if worker not in self._free:
             raise InvalidArgumentError(
@@ -154,7 +160,7 @@ class ParallelTrials:
         return self.finish()
 
     def finish(self) -> FinishedTrial:
-        """Return the next trial that ends, and tell the environment of it.
+        """Return the next trial that ends, after stepping the environment with it.
 
         Raises:
             ResetNeeded: there was no `reset`, or the episode has ended.
@@ -165,7 +171,7 @@ class ParallelTrials:
             raise InvalidArgumentError(
                 "`finish` needs a worker that is busy, but none is; call `start` first"
             )
-        ends_s, worker, number, started_s, action = heapq.heappop(self._running)
+        ends_s, worker, trial_number, started_s, action = heapq.heappop(self._running)
         self.clock_s = ends_s
         self._free.append(worker)
         self._idle_since[worker] = ends_s
@@ -173,7 +179,7 @@ class ParallelTrials:
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._over = terminated or truncated
         outcome = (observation, reward, bool(terminated), bool(truncated), info)
-        return FinishedTrial(number, worker, started_s, ends_s, action, *outcome)
+        return FinishedTrial(trial_number, worker, started_s, ends_s, action, *outcome)
 
     def _require_episode(self) -> None:
         if self._over:

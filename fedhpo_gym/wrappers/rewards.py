@@ -18,19 +18,19 @@ LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 class Penalty:
-    """What exceeding soft constraints costs: sum_j weight_j max(0, error_j - limit_j)."""
+    """The penalty of soft constraints: sum_j weight_j max(0, error_j - limit_j)."""
 
     def __init__(self, objectives: Sequence[Any], constraints: Constraints | None) -> None:
         self._limits: Floats = np.full(len(objectives), np.inf)
         self._weights: Floats = np.zeros(len(objectives))
         for index, (limit, weight) in read_constraints(objectives, constraints).items():
-            # In the precision of scores: what equals the limit does not exceed it.
+            # In the precision of scores, so that a value equal to the limit does not exceed it.
             with np.errstate(over="ignore"):
                 self._limits[index] = np.float32(objectives[index].limit_error(limit))
             self._weights[index] = weight
         self._weighted = np.flatnonzero(self._weights).tolist()
         with np.errstate(over="ignore"):
-            worst = self.of(np.array([one.score_bounds[0] for one in objectives]))
+            worst = self.of(np.array([objective.score_bounds[0] for objective in objectives]))
         if not worst <= LARGEST:
             raise InvalidArgumentError(
                 "`constraints` must have limits and weights whose penalty is finite as float32 for "
@@ -39,7 +39,7 @@ class Penalty:
 
     def of(self, scores: Floats) -> Floats:
         total = np.zeros(scores.shape[:-1])
-        # One after the other: a matrix product may round differently for another number of rows.
+        # Column by column: a matrix product may round differently for another number of rows.
         for column in self._weighted:
             excess = np.maximum(-scores[..., column] - self._limits[column], 0.0)
             total = total + self._weights[column] * excess
@@ -51,16 +51,17 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
     FedHPO-Bench (Section 3.2) turns the vector into a scalar by "treating privacy and
     fairness-related values as soft constraints to penalize". A constraint is a limit in the
-    objective's own unit; what exceeds it costs `weight` per unit:
-    r = score_0 - sum_j weight_j max(0, error_j - limit_j). A limit nobody states is never violated.
-    Where an objective has a transform, the limit stays in its own unit and the excess is of errors.
+    objective's own unit; the excess costs `weight` per unit:
+    r = score_0 - sum_j weight_j max(0, error_j - limit_j). An objective without a limit is never
+    violated. Where an objective has a transform, the limit stays in its own unit and the excess is
+    of errors.
 
     A trial environment takes the same constraints for its incumbent, which is the best trial that
     keeps all limits. Weights do not change which trials keep them; they order those that do not.
 
     Attributes:
-        vector_reward: False: what is under this wrapper returns a vector, this returns a number.
-        penalty: what exceeding the constraints costs.
+        vector_reward: False: this wrapper returns a number, the wrapped environment a vector.
+        penalty: the penalty of violated constraints.
     """
 
     vector_reward = False
@@ -88,7 +89,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             env.unwrapped.constrain(constraints)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step with a scalar reward, `info["score"]`, less what `info["penalty"]` says."""
+        """Step with a scalar reward, `info["score"]`, already reduced by `info["penalty"]`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         scores = np.asarray(reward, dtype=np.float64)
         penalty = float(self.penalty.of(scores))
@@ -99,7 +100,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
 KINDS: Final = ("improvement", "anytime", "incumbent", "regret")
 SHORTEST: Final = 1e-6
-"""The shortest trial, in units of the budget, that a reward per cost is divided by."""
+"""Shortest duration of a trial, in units of the budget, in the divisor of a reward per cost."""
 
 BUDGET = Annotated[float, Range(0, math.inf, "()")]
 
@@ -123,7 +124,7 @@ class IncumbentValue:
 
     @property
     def objective(self) -> Any:
-        """The first objective: not kept, as it holds functions, which cannot be pickled."""
+        """The first objective; not stored, because its functions cannot be pickled."""
         return self._problem.objectives[0]
 
     def potential(self, values: Floats, violations: Floats) -> Floats:
@@ -148,10 +149,10 @@ class IncumbentValue:
             return after - optimum
         if self.kind == "anytime":
             return (after - before) * np.maximum(1.0 - elapsed_s / self._budget_s, 0.0)
-        gained = self._discount * after - before
+        improvement = self._discount * after - before
         if not self._per_cost:
-            return gained
-        return gained / np.maximum(times_s / self._budget_s, SHORTEST)
+            return improvement
+        return improvement / np.maximum(times_s / self._budget_s, SHORTEST)
 
     def find_optimum(self, all_trials: Callable[[], tuple[Floats, Floats]]) -> float:
         """Return the phi of the best trial there is; 1 unless `kind` is "regret"."""
@@ -226,8 +227,8 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
                 "regret" is asked for where the optimum is not known.
         """
         check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
-        named = {"kind": kind, "discount": discount, "per_cost": per_cost, "budget_s": budget_s}
-        gym.utils.RecordConstructorArgs.__init__(self, **to_plain(named))
+        settings = {"kind": kind, "discount": discount, "per_cost": per_cost, "budget_s": budget_s}
+        gym.utils.RecordConstructorArgs.__init__(self, **to_plain(settings))
         gym.Wrapper.__init__(self, env)
         self.value = IncumbentValue(env.unwrapped, kind, discount, per_cost, budget_s)
         self._start()
@@ -240,13 +241,13 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset; a backend exchanged outside this wrapper may have brought another optimum."""
+        """Reset; a backend exchanged outside this wrapper may have another optimum."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._start()
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step; `info["score"]` says what the trial itself is worth."""
+        """Step; `info["score"]` is the score of the trial itself."""
         observation, _, terminated, truncated, info = self.env.step(action)
         best, before = info["incumbent"], self._potential
         incumbent = best[self.value.objective.name], best.get("violation", 0.0)
@@ -264,8 +265,8 @@ def check_reward(
     """Refuse a kind, a discount or a division by cost that rewards do not have."""
     require_known("reward", coerce("reward", kind, str), known)
     coerce("reward_per_cost", per_cost, bool)
-    number = coerce("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])
-    if kind != "improvement" and (per_cost or number != 1):
+    gamma = coerce("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])
+    if kind != "improvement" and (per_cost or gamma != 1):
         raise InvalidArgumentError(
             "`reward_discount` and `reward_per_cost` change reward='improvement' only, "
             f"got reward={kind!r}; leave them out"
@@ -277,10 +278,10 @@ class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
 
     It is the regret of docs/regret.md: that of the incumbent's configuration at full fidelity.
     `info["regret"]` is in the unit of the first objective; it is left out while no trial keeps the
-    constraints. `info["relative_regret"]` is in units of what a random configuration has.
+    constraints. `info["relative_regret"]` is in units of the regret of a random configuration.
 
-    Observations and rewards stay as they are, but `info` then tells who reads it where the optimum
-    lies. No environment has this wrapper unless somebody asks.
+    Observations and rewards stay as they are, but `info` then reveals the optimum to any agent that
+    reads it. No registered environment has this wrapper.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -290,18 +291,18 @@ class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
             env: a trial environment that answers from stored numbers.
 
         Raises:
-            InvalidArgumentError: `env` is of another kind, or nobody knows its optimum.
+            InvalidArgumentError: `env` is of another kind, or its optimum is unknown.
         """
         check_env(env, "full_truth").get_wrapper_attr("full_truth")
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.Wrapper.__init__(self, env)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and say the regret."""
+        """Step, and add the regret to `info`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         truth = self.get_wrapper_attr("full_truth")
         regret, relative = truth.regret_at([info["incumbent"]["configuration"]])
-        known = {"relative_regret": float(relative[0])}
+        regrets = {"relative_regret": float(relative[0])}
         if np.isfinite(regret[0]):  # a record holds finite numbers only
-            known["regret"] = float(regret[0])
-        return observation, reward, terminated, truncated, {**info, **known}
+            regrets["regret"] = float(regret[0])
+        return observation, reward, terminated, truncated, {**info, **regrets}

@@ -1,4 +1,10 @@
-"""Scalarisations: one number of a vector of rewards, in one environment or in many."""
+"""Scalarisations: one number from a vector of rewards, in one environment or in many.
+
+Users wrap `MO-` environments in a subclass of `Scalarization`, and vector environments in
+`VectorScalarization`. Both apply a `Rule` to errors (m,), which are negated rewards, and to the
+front of the episode so far (k, m). Errors are normalised between an ideal and a nadir point, whose
+source is a choice of the user (`ReferencePoints`).
+"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +27,13 @@ Weights = Sequence[float] | None
 Limits = Mapping[str, float] | None
 
 SOURCES: Final = ("learned", "truth", "bounds")
-"""Where ideal and nadir point can come from, besides being given."""
+"""Sources of ideal and nadir point, besides explicit ones."""
 
 
 class Front:
     """The front of an episode so far, (k, m) errors, between (m,) ideal and nadir points."""
 
-    def __init__(self, source: "Source", truth: Any) -> None:
+    def __init__(self, source: "ReferencePoints", truth: Any) -> None:
         self._learns = source.kind == "learned"
         size = len(source.objectives)
         self.points = np.empty((0, size))
@@ -46,11 +52,11 @@ class Front:
         return (error - self.ideal) / np.where(extent > 0, extent, 1.0)
 
 
-class Source:
-    """Where ideal and nadir point come from.
+class ReferencePoints:
+    """The source of ideal and nadir point.
 
     `points` are "learned" (of the front so far in the episode, so the reward of a trial depends on
-    those before it), "truth" (of the true front, where stored numbers know it), "bounds" (of the
+    those before it), "truth" (of the true front, where numbers are stored), "bounds" (of the
     objectives' values), or `{"ideal": [...], "nadir": [...]}` in the objectives' units.
     """
 
@@ -66,7 +72,7 @@ class Source:
                 f"{short_repr(points)}"
             )
         self._given = [
-            self.errors(checked_numbers(f"points: {name}", points[name], len(objectives)))
+            self.errors(validate_numbers(f"points: {name}", points[name], len(objectives)))
             for name in ("ideal", "nadir")
         ]
         if not (self._given[0] <= self._given[1]).all():
@@ -81,33 +87,33 @@ class Source:
     def find(self, truth: Any) -> tuple[Floats, Floats]:
         """Return the (m,) errors of the ideal and the nadir point of a new episode."""
         if self.kind == "truth":
-            known = truth()
-            return self.errors(known.ideal()), self.errors(getattr(known, self._end)())
+            reference = truth()
+            return self.errors(reference.ideal()), self.errors(getattr(reference, self._end)())
         if self.kind == "bounds":
-            low, high = np.array([one.error_bounds for one in self.objectives]).T
+            low, high = np.array([objective.error_bounds for objective in self.objectives]).T
             return low, high
         return self._given[0], self._given[1]
 
 
 class Rule(NamedTuple):
-    """The source of ideal and nadir point, and what a trial is worth: higher is better.
+    """The source of ideal and nadir point, and the value of a trial: higher is better.
 
     `value` takes the (m,) errors of a trial, the (k, m) front before it, and the front with it.
     """
 
-    source: Source
+    source: ReferencePoints
     value: Callable[[Floats, Floats, Front], float]
 
 
-class Episodes:
+class ScalarizedEpisodes:
     """N episodes that are scalarised by one rule, each by itself."""
 
-    def __init__(self, rule: Rule, number: int) -> None:
+    def __init__(self, rule: Rule, num_episodes: int) -> None:
         self._rule = rule
-        self._fronts: list[Front | None] = [None] * number
+        self._fronts: list[Front | None] = [None] * num_episodes
 
     def restart(self, index: int, truth: Any) -> None:
-        """Start an episode; `truth` returns what can be reached in it."""
+        """Start an episode; `truth` returns the `Truth` of it."""
         self._fronts[index] = Front(self._rule.source, truth)
 
     def value(self, index: int, scores: Any) -> float:
@@ -128,16 +134,16 @@ class Episodes:
 
 
 class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """A vector reward made one number; subclasses bring the rule.
+    """A vector reward made one number; subclasses define the rule.
 
-    `info["score"]` is the same number, which agents are told; `info["objectives"]` stays.
+    `info["score"]` is the same number, which agents maximise; `info["objectives"]` stays.
 
     Raises:
         InvalidArgumentError: an argument is out of its range, or `env` is not of an `MO-` id.
         UnknownNameError: a name does not exist.
 
     Attributes:
-        vector_reward: False: what is under this wrapper returns a vector, this returns a number.
+        vector_reward: False: this wrapper returns a number, the wrapped environment a vector.
     """
 
     vector_reward = False
@@ -150,7 +156,7 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
                 f"`env` must return a vector of rewards, got {env}; use the MO- id"
             )
         objectives = env.get_wrapper_attr("objectives")
-        self._episodes = Episodes(self.rule(objectives, **arguments), 1)
+        self._episodes = ScalarizedEpisodes(self.rule(objectives, **arguments), 1)
         gym.utils.RecordConstructorArgs.__init__(self, **to_plain(arguments))
         gym.Wrapper.__init__(self, env)
 
@@ -159,8 +165,8 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
         """Return the rule that `__init__` makes of some of its arguments."""
         bound = inspect.signature(cls).bind(None, **arguments)
         bound.apply_defaults()
-        _, *chosen = bound.arguments.values()
-        return cls.rule(objectives, *chosen)
+        _, *values = bound.arguments.values()
+        return cls.rule(objectives, *values)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -183,7 +189,7 @@ else:  # it is generic from Gymnasium 1.4 on
 
 
 class VectorScalarization(_VectorWrapper):
-    """A scalarisation of N environments: bit for bit what each wrapped alone returns.
+    """A scalarisation of N environments, bit for bit equal to wrapping each of them alone.
 
     Every episode is scalarised by itself, in a loop over environments.
     """
@@ -191,12 +197,12 @@ class VectorScalarization(_VectorWrapper):
     def __init__(
         self, env: gym.vector.VectorEnv[Any, Any, Any], kind: type[Scalarization], **arguments: Any
     ) -> None:
-        """Wrap what `gymnasium.make_vec` makes of an `MO-` id.
+        """Wrap the result of `gymnasium.make_vec` for an `MO-` id.
 
         Args:
             env: the vector environment.
             kind: the scalarisation, such as `Chebyshev`.
-            arguments: what it takes.
+            arguments: of the scalarisation.
 
         Raises:
             InvalidArgumentError: `env` is of another kind, or an argument is out of its range.
@@ -209,7 +215,7 @@ class VectorScalarization(_VectorWrapper):
                 f"{short_repr(env)}"
             )
         super().__init__(env)
-        self._episodes = Episodes(kind.rule_of(objectives, **arguments), self.num_envs)
+        self._episodes = ScalarizedEpisodes(kind.rule_of(objectives, **arguments), self.num_envs)
         self._done = np.zeros(self.num_envs, dtype=np.bool_)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -247,41 +253,41 @@ class VectorScalarization(_VectorWrapper):
             self._episodes.restart(index, partial(env.truth, index))
 
 
-def checked_weights(objectives: Objectives, weights: Sequence[float] | None) -> Floats:
+def validate_weights(objectives: Objectives, weights: Sequence[float] | None) -> Floats:
     """Return (m,) weights that sum to 1; equal ones by default."""
     size = len(objectives)
     if weights is None:
         return np.full(size, 1.0 / size)
-    found = checked_numbers("weights", weights, size)
-    if found.min() < 0 or not found.sum() > 0:
+    values = validate_numbers("weights", weights, size)
+    if values.min() < 0 or not values.sum() > 0:
         raise InvalidArgumentError(
             f"`weights` must not be negative, and one must be positive, got {short_repr(weights)}"
         )
-    return np.asarray(found / found.sum())
+    return np.asarray(values / values.sum())
 
 
-def checked_numbers(name: str, values: object, size: int) -> Floats:
+def validate_numbers(name: str, values: object, size: int) -> Floats:
     """Return (size,) finite numbers."""
-    given = list(values) if isinstance(values, Sequence | np.ndarray) else []
-    numbers = [as_number(value) for value in given]
-    if len(numbers) != size or any(one is None or not np.isfinite(one) for one in numbers):
+    items = list(values) if isinstance(values, Sequence | np.ndarray) else []
+    numbers = [as_number(value) for value in items]
+    if len(numbers) != size or any(number is None or not np.isfinite(number) for number in numbers):
         raise InvalidArgumentError(
             f"`{name}` must be {size} finite numbers, one per objective, got {short_repr(values)}"
         )
     return np.array(numbers, dtype=np.float64)
 
 
-def by_name(name: str, objectives: Objectives, given: object) -> dict[str, float]:
+def numbers_by_name(name: str, objectives: Objectives, entries: object) -> dict[str, float]:
     """Return finite numbers of some objectives, by name."""
-    known = [one.name for one in objectives]
-    if not isinstance(given, Mapping):
+    names = [key.name for key in objectives]
+    if not isinstance(entries, Mapping):
         raise InvalidArgumentError(
-            f"`{name}` must be a mapping from objectives to numbers, got {short_repr(given)}"
+            f"`{name}` must be a mapping from objectives to numbers, got {short_repr(entries)}"
         )
-    for one in given:
-        require_known(f"objective in `{name}`", one, known)
-    numbers = checked_numbers(name, list(given.values()), len(given))
-    return dict(zip(given, numbers.tolist(), strict=True))
+    for key in entries:
+        require_known(f"objective in `{name}`", key, names)
+    numbers = validate_numbers(name, list(entries.values()), len(entries))
+    return dict(zip(entries, numbers.tolist(), strict=True))
 
 
 class WeightedSum(Scalarization):
@@ -292,7 +298,7 @@ class WeightedSum(Scalarization):
 
     Args:
         weights: one per objective, scaled to sum to 1; equal ones by default.
-        points: where ideal and nadir point come from, as `Source` takes it.
+        points: where ideal and nadir point come from, as `ReferencePoints` takes it.
     """
 
     def __init__(
@@ -302,7 +308,7 @@ class WeightedSum(Scalarization):
 
     @staticmethod
     def rule(objectives: Objectives, weights: Weights, points: Points) -> Rule:
-        source, w = Source(objectives, points), checked_weights(objectives, weights)
+        source, w = ReferencePoints(objectives, points), validate_weights(objectives, weights)
         return Rule(source, lambda error, _, front: -float((w * front.normalised(error)).sum()))
 
 
@@ -316,7 +322,7 @@ class Chebyshev(Scalarization):
     Args:
         weights: one per objective, scaled to sum to 1; equal ones by default.
         rho: weight of the sum; 0 leaves the plain distance.
-        points: where ideal and nadir point come from, as `Source` takes it.
+        points: where ideal and nadir point come from, as `ReferencePoints` takes it.
     """
 
     def __init__(
@@ -331,7 +337,7 @@ class Chebyshev(Scalarization):
 
     @staticmethod
     def rule(objectives: Objectives, weights: Weights, rho: float, points: Points) -> Rule:
-        source, w = Source(objectives, points), checked_weights(objectives, weights)
+        source, w = ReferencePoints(objectives, points), validate_weights(objectives, weights)
         share = float(coerce("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
         def value(error: Floats, _: Floats, front: Front) -> float:
@@ -351,7 +357,7 @@ class Achievement(Scalarization):
     Args:
         aspiration: the value to reach, of every objective, in its unit.
         rho: weight of the sum.
-        points: where ideal and nadir point come from, as `Source` takes it.
+        points: where ideal and nadir point come from, as `ReferencePoints` takes it.
     """
 
     def __init__(
@@ -366,8 +372,8 @@ class Achievement(Scalarization):
 
     @staticmethod
     def rule(objectives: Objectives, aspiration: Limits, rho: float, points: Points) -> Rule:
-        source = Source(objectives, points)
-        wanted = by_name("aspiration", objectives, aspiration)
+        source = ReferencePoints(objectives, points)
+        wanted = numbers_by_name("aspiration", objectives, aspiration)
         if missing := [one.name for one in objectives if one.name not in wanted]:
             raise InvalidArgumentError(
                 f"`aspiration` must have a value of every objective, got none of {missing} in "
@@ -408,7 +414,7 @@ class EpsilonConstraint(Scalarization):
             raise unknown_name("`objective`", str(objective), names)
         chosen = 0 if objective is None else names.index(objective)
         highest = np.full(len(names), np.inf)
-        for name, limit in by_name("limits", objectives, limits).items():
+        for name, limit in numbers_by_name("limits", objectives, limits).items():
             index = names.index(name)
             if index == chosen:
                 raise InvalidArgumentError(
@@ -423,7 +429,7 @@ class EpsilonConstraint(Scalarization):
                 return -1.0 - float(excess.sum())
             return -float(front.normalised(error)[chosen])
 
-        return Rule(Source(objectives, "bounds"), value)
+        return Rule(ReferencePoints(objectives, "bounds"), value)
 
 
 class HypervolumeImprovement(Scalarization):
@@ -443,7 +449,7 @@ class HypervolumeImprovement(Scalarization):
 
     @staticmethod
     def rule(objectives: Objectives, points: Points) -> Rule:
-        source = Source(objectives, points, end="reference")
+        source = ReferencePoints(objectives, points, end="reference")
         if source.kind == "learned":
             raise InvalidArgumentError(
                 "`points` must not be 'learned' for volumes, whose ends would move: use 'bounds', "

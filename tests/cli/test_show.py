@@ -16,7 +16,7 @@ from problems_table import page
 
 import fedhpo_gym
 from fedhpo_gym.cli import BAD, ERROR, listing, main
-from fedhpo_gym.cli.health import chosen
+from fedhpo_gym.cli.health import cards_of_ids
 from fedhpo_gym.core.archive import DIGEST_ENTRY, add_to_card, card_digest
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER, ENV_VAR, open_table
@@ -154,7 +154,9 @@ def test_what_is_shown_is_what_answers(name: str, capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 def test_a_version_with_a_surrogate_of_its_own_is_judged_by_that_one() -> None:
-    assert "GNN-Cora-v1-fedavg.surrogate.json" in {card.name for card in chosen(["GNN-Cora-v1"])}
+    assert "GNN-Cora-v1-fedavg.surrogate.json" in {
+        card.name for card in cards_of_ids(["GNN-Cora-v1"])
+    }
     text = page()
     assert "| MF-MadeRatings-v0, -v1 | fedavg |" in text
     surrogates = text.partition("## Surrogates")[2].partition("## Pools")[0]

@@ -53,7 +53,7 @@ def test_unmoved_it_trains_what_the_backend_trains_and_moved_something_else() ->
     task = get_task(ID)
     configurations = [task.space.decode(np.full(len(task.space), x)) for x in (-1.0, -0.9)]
     cells = [(configurations[0], Fidelity(9, 1.0)), (configurations[1], Fidelity(3, 0.6))]
-    plain, again, moved = (health.trained(task, (1, 2), cells, d) for d in (0, 0, 1))
+    plain, again, moved = (health.train_cells(task, (1, 2), cells, d) for d in (0, 0, 1))
     for row, (configuration, fidelity) in zip(plain, cells, strict=True):
         for loss, seed in zip(row, (1, 2), strict=True):
             answer = Raw(task, seed).evaluate(configuration, fidelity)
@@ -65,12 +65,12 @@ def test_unmoved_it_trains_what_the_backend_trains_and_moved_something_else() ->
 
 def test_every_weight_moves_and_none_by_more_than_it_says() -> None:
     weights = np.array([0.0, 1e-6, -0.3, 1.0, 50.0], np.float32)
-    found = health.moved(weights, np.random.default_rng(0))
+    found = health.perturb_weights(weights, np.random.default_rng(0))
     away = np.abs(found.astype(np.float64) - weights)
     step = np.maximum(1e-8 * np.maximum(np.abs(weights), 1.0), np.spacing(np.abs(weights)))
     assert (away > 0).all()
     torch = pytest.importorskip("torch")
-    tensor = health.moved(torch.from_numpy(weights), np.random.default_rng(0))
+    tensor = health.perturb_weights(torch.from_numpy(weights), np.random.default_rng(0))
     assert np.array_equal(tensor.numpy(), found)
     # A sum is rounded by half of the distance to the neighbour.
     assert (away <= step * 1.01 + np.spacing(np.abs(weights)) / 2).all()

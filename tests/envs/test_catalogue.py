@@ -31,7 +31,7 @@ from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task
 from fedhpo_gym.tasks.natural import REGIMES
 from fedhpo_gym.testing import RoundConformance, TaskConformance, rollout
 from fedhpo_gym.testing.rollout import go_on, plain
-from fedhpo_gym.testing.task import elsewhere
+from fedhpo_gym.testing.task import rollouts_in_fresh_process
 from fedhpo_gym.wrappers import IncumbentReward
 
 MODULE_ID = "fedhpo_gym:FedHPO-LR-CreditG-v0"
@@ -109,7 +109,7 @@ def everything_elsewhere(backend: str, fast: bool) -> dict[str, Any]:
         except (MissingDataError, MissingDependencyError):
             continue
         wanted[task.id] = law.arguments()
-    return elsewhere(wanted)
+    return rollouts_in_fresh_process(wanted)
 
 
 @cache
@@ -120,7 +120,7 @@ def rounds_elsewhere() -> dict[str, Any]:
         with contextlib.suppress(MissingDataError, MissingDependencyError):
             gym.make(law.env_id, **law.arguments())
             wanted[law.env_id] = law.arguments()
-    return elsewhere(wanted)
+    return rollouts_in_fresh_process(wanted)
 
 
 @pytest.fixture

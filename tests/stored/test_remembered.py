@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.listing import answering_tasks
 from fedhpo_gym.cli.problems import limits_of, limits_request
 from fedhpo_gym.envs.trial import truth as truths
 from fedhpo_gym.envs.truth import Truth
@@ -187,7 +187,7 @@ def test_default_arguments_of_every_surrogate_search_nothing(
     [card] = [card for card in health_cards() if card.name == name]
     stored = open_stored(card)
     assert isinstance(stored, Surrogate)
-    for task in answering(stored):
+    for task in answering_tasks(stored):
         arguments = {option: getattr(task, option) for option in task.options}
         settings = {"settings": dict(task.settings) or None, "backend": "surrogate"}
         for prefix in ("", "MO-"):
@@ -205,7 +205,7 @@ def test_limits_of_every_stored_problem_are_stored(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     stored = open_stored(card)
-    for task in answering(stored):
+    for task in answering_tasks(stored):
         backend = "surrogate" if isinstance(stored, Surrogate) else "tabular"
         limits_of(task, backend)
     assert not (tmp_path / "fedhpo_gym").exists()
@@ -213,7 +213,7 @@ def test_limits_of_every_stored_problem_are_stored(
 
 def test_stored_limits_are_those_that_are_computed() -> None:
     [card] = [one for one in health_cards() if one.name == SURROGATES[0]]
-    task = answering(open_stored(card))[0]
+    task = answering_tasks(open_stored(card))[0]
     _, _, compute = limits_request(task, "surrogate")
     assert limits_of(task, "surrogate") == compute()
 

@@ -14,7 +14,7 @@ import pytest
 from fedhpo_gym import register_all
 from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.cli import make_parser
-from fedhpo_gym.cli.console import asked_task
+from fedhpo_gym.cli.console import parse_task
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -183,7 +183,7 @@ def test_the_command_that_builds_a_table_names_its_variant() -> None:
     for changes in VARIANTS:
         task = get_task("LR-Car-v0").variant(**changes)
         words = f"build {task.identity.arguments}".split()
-        assert asked_task(parser.parse_args(words)) == task
+        assert parse_task(parser.parse_args(words)) == task
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_what_is_held_still_is_part_of_the_name(algorithm: str, settings: dict[s
     task = plain.fix(settings)
     assert task.table_name != plain.table_name
     words = f"build {task.identity.arguments}".split()
-    assert asked_task(make_parser().parse_args(words)) == task
+    assert parse_task(make_parser().parse_args(words)) == task
 
 
 def test_defaults_are_left_out_of_the_name_and_reach_training() -> None:
@@ -265,7 +265,7 @@ def test_what_another_setting_decides_in_the_place_of_is_refused() -> None:
 def test_settings_of_the_command_line_are_pairs(words: str) -> None:
     line = f"build FedHPO-LR-Car --algorithm nbafl {words}".split()
     with pytest.raises(InvalidArgumentError, match="--setting"):
-        asked_task(make_parser().parse_args(line))
+        parse_task(make_parser().parse_args(line))
 
 
 def test_an_unknown_task_suggests_a_known_one() -> None:
@@ -346,10 +346,10 @@ def test_every_version_has_ids_and_numbers_of_its_own(two_versions: Mapping[str,
 def test_studies_and_commands_know_versions(two_versions: Mapping[str, Task]) -> None:
     old, new = two_versions["LR-BreastCancer-v0"], two_versions["LR-BreastCancer-v1"]
     for wanted, words in ((new, "FedHPO-LR-BreastCancer"), (new, new.id), (old, old.id)):
-        assert asked_task(make_parser().parse_args(["build", words])) == wanted
+        assert parse_task(make_parser().parse_args(["build", words])) == wanted
     for task in (old, new, new.variant(algorithm="nbafl").fix({"epsilon": 3})):
         words = f"build {task.identity.arguments}".split()
-        assert asked_task(make_parser().parse_args(words)) == task
+        assert parse_task(make_parser().parse_args(words)) == task
         assert Identity.from_card(task.identity.to_card()) == task.identity
         assert task_of(task.identity) == task
 

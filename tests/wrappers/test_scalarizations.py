@@ -25,7 +25,7 @@ from fedhpo_gym.wrappers import (
     VectorScalarization,
     WeightedSum,
 )
-from fedhpo_gym.wrappers.scalarization import Episodes, Scalarization
+from fedhpo_gym.wrappers.scalarization import Scalarization, ScalarizedEpisodes
 
 ID = "MO-FedHPO-LR-BreastCancer-v1"
 FULL = {"round": 500, "client_sample_rate": 1.0}
@@ -81,7 +81,7 @@ class TestHypervolumeImprovement(ScalarizationConformance):
 
 
 def rewards(kind: type[Scalarization], scores: list[list[float]], **arguments: Any) -> list[float]:
-    episodes = Episodes(kind.rule_of(TWO, **arguments), 1)
+    episodes = ScalarizedEpisodes(kind.rule_of(TWO, **arguments), 1)
     episodes.restart(0, None)
     return [episodes.value(0, one) for one in scores]
 

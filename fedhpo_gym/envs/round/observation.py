@@ -1,8 +1,8 @@
 """The state of N courses, and their observations: flat dictionaries of float32 arrays.
 
-`RoundProcess` owns the `RoundEpisodes` and writes into them; `observe` turns them into rows of a
-`ObservationLayout`. `measurement_of` computes what the server receives of an evaluation. All functions take a
-leading axis of courses, and every course gets the bits that it would get alone.
+`RoundProcess` owns the `RoundEpisodes` and writes into them; `observe` turns them into rows of an
+`ObservationLayout`. `measurement_of` computes what the server receives of an evaluation. All
+functions take a leading axis of courses, and every course gets the bits that it would get alone.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `RoundEnv` runs it with N = 1 and `RoundVectorEnv` with any N, so both return the same bits. A step
 decodes the actions, trains some rounds of all courses together (`Courses` of `backends/base.py`),
 charges them on the simulated clock, and evaluates the models. The state of the episodes is in
-`RoundEpisodes` of `envs/round/observation.py`, which also computes the observations. What the server
-receives may be noisy; the noise-free values are kept beside it.
+`RoundEpisodes` of `envs/round/observation.py`, which also computes the observations. What the
+server receives may be noisy; the noise-free values are kept beside it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ from fedhpo_gym.backends.base import (
     TrainingReport,
     one_validates,
 )
-from fedhpo_gym.core.arrays import Bools
+from fedhpo_gym.core.arrays import Bools, Indices, Integers
 from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
@@ -180,10 +180,7 @@ class RoundProcess:
         return EpisodeDraws(num_envs, len(self.instances), unnamed_stream, noisy=noisy)
 
     def restart(
-        self,
-        where: NDArray[np.intp],
-        instances: Sequence[int],
-        keys: NDArray[np.int64] | None = None,
+        self, where: Indices, instances: Sequence[int], keys: Integers | None = None
     ) -> None:
         if not len(where):
             return
