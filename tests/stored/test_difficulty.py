@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import label_frequencies
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.cli.health import DIFFICULTY_HEADS, _difficulty_cells, train_cells
+from fedhpo_gym.cli.health import DIFFICULTY_HEADS, _cells, _trained
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
@@ -126,7 +126,7 @@ def test_the_page_has_a_row_of_every_card_and_says_what_is_computed() -> None:
     assert len(rows) == len(CARDS) + 1, "run `fedhpo-gym difficulty > docs/difficulty.md`"
     for card in CARDS:
         if card.name.startswith(ROW_OF):
-            assert f"| {' | '.join(_difficulty_cells(open_stored(card)))} |" in rows
+            assert f"| {' | '.join(_cells(open_stored(card)))} |" in rows
 
 
 @pytest.mark.raw
@@ -137,7 +137,7 @@ def test_a_problem_without_numbers_is_trained() -> None:
         fidelity_space=get_task("JointFew-Yogurt").fidelity_space, seeds=(1, 2)
     )
     number = 6
-    cells = list(train_cells(task, number))
+    cells = list(_trained(task, number))
     rng, raw = stream(0, "difficulty"), make_backend("raw", task)
     grid = task.space.discretized()
     space = SearchSpace(
@@ -240,7 +240,7 @@ MADE = federation([0, 0, 0, 1, 0, 1, 1, 1, 2], [[[0, 1], [4, 5], [6]], [[2, 3], 
 
 
 def test_label_frequencies_of_all_clients() -> None:
-    found = label_frequencies(MADE, own=False, squared=False)
+    found = label_frequencies(MADE, per_client=False, squared=False)
     # Label 2 counts once: shares 3/5, 1/5, 1/5.
     losses = [-math.log(3 / 5), math.log(5), math.log(5), math.log(5)]
     assert found["val_loss"] == pytest.approx(sum(losses) / 4)
@@ -249,21 +249,21 @@ def test_label_frequencies_of_all_clients() -> None:
 
 
 def test_label_frequencies_of_each_client() -> None:
-    found = label_frequencies(MADE, own=True, squared=False)
+    found = label_frequencies(MADE, per_client=True, squared=False)
     # Client 0 knows labels 0 (twice) and 1 (as if once); client 1 has 0, 1 and (as if once) 2.
     losses = [math.log(3 / 2), math.log(3), math.log(3), math.log(3)]
     assert found["val_loss"] == pytest.approx(sum(losses) / 4)
 
 
 def test_the_mean_label_where_the_loss_is_a_squared_error() -> None:
-    found = label_frequencies(MADE, own=False, squared=True)
+    found = label_frequencies(MADE, per_client=False, squared=True)
     wanted = [(label - 1 / 4) ** 2 for label in (0, 1, 1, 2)]
     assert found["val_loss"] == pytest.approx(sum(wanted) / 4)
 
 
 def test_no_constant_is_better_than_frequencies_on_the_data_they_are_of() -> None:
     same = federation([0, 0, 1, 2], [[[0, 1, 2, 3]] * 3])
-    found = label_frequencies(same, own=False, squared=False)["val_loss"]
+    found = label_frequencies(same, per_client=False, squared=False)["val_loss"]
     grid = [p / 40 for p in range(1, 40)]
     for p, q in itertools.product(grid, grid):
         if p + q < 1:
