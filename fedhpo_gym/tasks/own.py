@@ -396,8 +396,9 @@ def write_task(
             raise InvalidArgumentError(
                 f"`name` must be new, {path} is there; give another (`--name`), or overwrite it"
             )
-        with tempfile.TemporaryDirectory(dir=into) as word:
-            trial = Path(word) / table.data  # what is wrong is said before anything is replaced
+        with tempfile.TemporaryDirectory(dir=into) as trial_folder:
+            # Errors are raised before anything is replaced.
+            trial = Path(trial_folder) / table.data
             trial.write_text(text, encoding="utf-8")
             OwnSource(name=name, licence="", citation="", table=table, path=path).encode(trial)
         keys = _makers(path, content)
