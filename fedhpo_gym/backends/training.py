@@ -62,7 +62,8 @@ def task_federation(task: Task, seed: int) -> Federation:
     if dataset_federation.num_clients != task.num_clients:
         raise DamagedDataError(
             f"{task.dataset} has {dataset_federation.num_clients} users here, and {task.name} is "
-            f"about {task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
+            f"about {task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it "
+            "needs"
         )
     return dataset_federation
 
