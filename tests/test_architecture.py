@@ -269,7 +269,8 @@ def test_every_extra_that_is_named_exists() -> None:
         if isinstance(node, ast.Call)
     ]
     called = [getattr(node.func, "attr", getattr(node.func, "id", "")) for node in calls]
-    place = {"missing_dependency": 2, "require_optional": 2, "require": 1}  # of the extra in a call
+    # positions of the extra in the arguments of each call
+    place = {"missing_dependency": 2, "require_optional": 2, "import_optional": 1}
     arguments = [
         node.args[place[name]]
         for node, name in zip(calls, called, strict=True)

@@ -30,9 +30,9 @@ from fedhpo_gym.core.files import (
 )
 from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.leaf import read_file
-from fedhpo_gym.data.natural import columns_of_words
+from fedhpo_gym.data.natural import encode_words
 from fedhpo_gym.data.sentences import read_tsv
-from fedhpo_gym.data.twitter import read_archive
+from fedhpo_gym.data.twitter import read_tweet_archive
 from fedhpo_gym.stored.surrogate_models import Forest
 from fedhpo_gym.stored.table import Table
 from stored_files import arrays_of, write_made_up_table
@@ -362,7 +362,7 @@ def test_members_of_a_zip_file_are_counted_before_they_are_read(tmp_path: Path) 
     with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("training.1600000.processed.noemoticon.csv", b" " * 2_000_000)
     for read in (
-        lambda: next(read_archive([tmp_path / "x.zip"])),
+        lambda: next(read_tweet_archive([tmp_path / "x.zip"])),
         lambda: read_tsv(zipfile.Path(tmp_path / "x.zip"), "train.tsv", "again"),
     ):
         with pytest.raises(TooLargeError, match=r"x.zip of .* would take 2,000,000 bytes"):
@@ -373,7 +373,7 @@ def test_one_long_cell_takes_no_memory_in_each_row() -> None:
     pandas = pytest.importorskip("pandas")
     column = pandas.Series(["b", "a"] * 300 + ["x" * 100_000] * 2)
     tracemalloc.start()
-    columns = [*columns_of_words(column, rare=2)]
+    columns = [*encode_words(column, rare=2)]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert [one.sum() for one in columns] == [300, 300, 2]

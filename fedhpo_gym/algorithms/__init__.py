@@ -65,10 +65,12 @@ def register_algorithm(kind: type[Algorithm]) -> None:
             what needs rounds.
     """
     require_subclass("algorithm", short_repr(kind), kind, Algorithm, "server_update")
-    if taken := {d.name for d in kind.dimensions} & {one.name for one in fields(Fidelity)}:
+    if fidelity_clashes := {d.name for d in kind.dimensions} & {
+        field.name for field in fields(Fidelity)
+    }:
         raise InvalidArgumentError(
             f"`dimensions` of {short_repr(kind)} must have other names than fidelities, got "
-            f"{sorted(taken)}"
+            f"{sorted(fidelity_clashes)}"
         )
     try:
         algorithm = kind()

@@ -54,10 +54,10 @@ class Asynchronous(Algorithm):
 
     def discount(self, staleness: Array, context: Context) -> Array:
         """Return s of (items,) aggregations since reports were begun, (items,)."""
-        given = context.hyperparameters
-        late = at_least(staleness - given["hinge_after"], 0.0)
-        power = context.power(staleness + 1.0, -given["staleness_exponent"])
-        return power / (1.0 + given["hinge_slope"] * late)
+        values = context.hyperparameters
+        late = at_least(staleness - values["hinge_after"], 0.0)
+        power = context.power(staleness + 1.0, -values["staleness_exponent"])
+        return power / (1.0 + values["hinge_slope"] * late)
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context

@@ -100,7 +100,7 @@ class Algorithm(ABC):
     def hyperparameters(self) -> Mapping[str, float | None]:
         """What it reads of a configuration, with the default; None where there must be a value."""
         searched = {d.name: self.inactive.get(d.name) for d in self.dimensions}
-        return {**searched, **{name: one.default for name, one in self.settings.items()}}
+        return {**searched, **{name: setting.default for name, setting in self.settings.items()}}
 
     @property
     def server_names(self) -> set[str]:
@@ -116,7 +116,7 @@ class Algorithm(ABC):
         return not hooks or any(getattr(self, name) for name in flags)
 
     def noise_multiplier(
-        self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
+        self, values: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
     ) -> float:
         """Return the standard deviation of the noise over the sensitivity of what it hides.
 
@@ -211,7 +211,7 @@ def checked_update(
         InvalidArgumentError: it has not.
     """
     is_pair = isinstance(result, tuple) and len(result) == 2
-    if not is_pair or not all(isinstance(part, Mapping) for part in result):
+    if not is_pair or not all(isinstance(mapping, Mapping) for mapping in result):
         raise InvalidArgumentError(
             f"`server_update` of {name!r} must return parameters and state, two mappings, got "
             f"{short_repr(result)}"

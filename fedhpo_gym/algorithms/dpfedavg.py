@@ -60,16 +60,16 @@ class DPFedAvg(Algorithm):
     poisson = True
 
     def noise_multiplier(
-        self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
+        self, values: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
     ) -> float:
         """Return z as training has it: in single precision."""
-        noise, epsilon, delta = (float(np.float32(given[name])) for name in self.private)
+        noise, epsilon, delta = (float(np.float32(values[name])) for name in self.private)
         return planned_noise(epsilon, delta, horizon, share) if epsilon > 0.0 else noise
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        moved = {MOVED + name: value - value for name, value in parameters.items()}
-        one = 0.0 * context.hyperparameters["update_clip"] + 1.0
-        return {**moved, FACTOR: one[None]}
+        buffers = {MOVED + name: value - value for name, value in parameters.items()}
+        initial_factor = 0.0 * context.hyperparameters["update_clip"] + 1.0
+        return {**buffers, FACTOR: initial_factor[None]}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
         return {BELOW: (0.0 * context.hyperparameters["update_clip"])[None]}
@@ -83,23 +83,23 @@ class DPFedAvg(Algorithm):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        given = context.hyperparameters
-        noise, adapts = _noise(context), flags(given["clip_rate"] > 0.0)
-        share = adapts / (2.0 * given["count_noise"]) ** 2
+        values = context.hyperparameters
+        noise, adapts = _noise(context), flags(values["clip_rate"] > 0.0)
+        share = adapts / (2.0 * values["count_noise"]) ** 2
         scale = noise / (1.0 - share) ** 0.5 * _clip(context) / context.num_sampled
-        updated, kept = {}, {}
+        updated, new_state = {}, {}
         for name, value in parameters.items():
             mean = average[name] + fit(scale, value) * context.normal(f"dpfedavg {name}", value)
-            moved = fit(given["server_momentum"], value) * state[MOVED + name] + mean
-            updated[name] = value + fit(given["server_learning_rate"], value) * moved
-            kept[MOVED + name] = moved
+            buffer = fit(values["server_momentum"], value) * state[MOVED + name] + mean
+            updated[name] = value + fit(values["server_learning_rate"], value) * buffer
+            new_state[MOVED + name] = buffer
         below = average[BELOW]
-        spread = (given["count_noise"] * noise / context.num_sampled)[None]
+        spread = (values["count_noise"] * noise / context.num_sampled)[None]
         below = below + 0.5 + spread * context.normal("dpfedavg count", below)
         share_below = -at_least(-at_least(below[0], 0.0), -1.0)
-        change = given["clip_rate"] * (given["clip_quantile"] - share_below)
-        kept[FACTOR] = state[FACTOR] * context.power(math.e, change)[None]
-        return updated, kept
+        change = values["clip_rate"] * (values["clip_quantile"] - share_below)
+        new_state[FACTOR] = state[FACTOR] * context.power(math.e, change)[None]
+        return updated, new_state
 
 
 def _clip(context: Context) -> Array:
@@ -108,11 +108,11 @@ def _clip(context: Context) -> Array:
 
 def _noise(context: Context) -> Array:
     """Return z of the courses, (courses,)."""
-    given = context.hyperparameters
-    found = 1.0 * given["noise_multiplier"]
-    for course in range(len(found)):
-        epsilon, delta = (float(given[name][course]) for name in ("epsilon", "delta"))
+    values = context.hyperparameters
+    noise = 1.0 * values["noise_multiplier"]
+    for course in range(len(noise)):
+        epsilon, delta = (float(values[name][course]) for name in ("epsilon", "delta"))
         if epsilon > 0.0:
             rate = float(context.num_sampled[course]) / context.num_clients
-            found[course] = planned_noise(epsilon, delta, context.horizon, rate)
-    return found
+            noise[course] = planned_noise(epsilon, delta, context.horizon, rate)
+    return noise

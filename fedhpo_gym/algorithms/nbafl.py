@@ -40,10 +40,10 @@ class NbAFL(FedAvg):
     private = ("epsilon", "constant")
 
     def noise_multiplier(
-        self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
+        self, values: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
     ) -> float:
         """Return w_clip T c / (n epsilon) over 2 w_clip sqrt(d) / n."""
-        noise = horizon * float(given["constant"]) / float(given["epsilon"])
+        noise = horizon * float(values["constant"]) / float(values["epsilon"])
         return noise / (2.0 * math.sqrt(size()))
 
     def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
@@ -63,8 +63,8 @@ class NbAFL(FedAvg):
 
 def _unit(context: Context) -> Array:
     """Return C c / epsilon, (items,)."""
-    given = context.hyperparameters
-    return given["w_clip"] * given["constant"] / given["epsilon"]
+    values = context.hyperparameters
+    return values["w_clip"] * values["constant"] / values["epsilon"]
 
 
 def _clip(parameters: Parameters, context: Context) -> Parameters:

@@ -48,7 +48,9 @@ class Scaffold(Algorithm):
 
     def correction(self, context: Context) -> Parameters:
         state = context.state()
-        return {name: state[VARIATE + name] - own for name, own in context.variates().items()}
+        return {
+            name: state[VARIATE + name] - variate for name, variate in context.variates().items()
+        }
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
         state = context.state()

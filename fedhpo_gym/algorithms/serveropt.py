@@ -43,10 +43,10 @@ class Adaptive(Moments):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        given = context.hyperparameters
+        settings = context.hyperparameters
         updated, moments = {}, {}
         for name, value in parameters.items():
-            rate, tau, first_decay, second_decay = (fit(x, value) for x in given.values())
+            rate, tau, first_decay, second_decay = (fit(x, value) for x in settings.values())
             update = average[name] - value
             first = first_decay * state[FIRST + name] + (1.0 - first_decay) * update
             second = self.second_moment(state[SECOND + name], update * update, second_decay)
@@ -129,15 +129,15 @@ class ServerOpt(Moments):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        given = context.hyperparameters
+        settings = context.hyperparameters
         # Ones and zeros: a number times one plus a finite number times zero is that number.
-        plain, sgd, yogi = (flags(given["server_optimizer"] == one) for one in (NONE, SGD, YOGI))
+        plain, sgd, yogi = (flags(settings["server_optimizer"] == one) for one in (NONE, SGD, YOGI))
         adaptive = 1.0 - plain - sgd
-        gain = adaptive * (1.0 - given["server_momentum"]) + (1.0 - adaptive)
+        gain = adaptive * (1.0 - settings["server_momentum"]) + (1.0 - adaptive)
         updated, moments = {}, {}
         for name, value in parameters.items():
             rate, momentum, tau, decay = (
-                fit(given[one], value)
+                fit(settings[one], value)
                 for one in ("server_learning_rate", "server_momentum", "adaptivity", "second_decay")
             )
             is_plain, is_adaptive, is_yogi = (fit(one, value) for one in (plain, adaptive, yogi))

@@ -41,12 +41,12 @@ TRAINING: Mapping[str, Setting] = {
 
 def check_settings(
     problem: str,
-    own: Mapping[str, Setting],
+    extra: Mapping[str, Setting],
     searched: tuple[str, ...],
     settings: Mapping[str, object],
 ) -> dict[str, float]:
     """Return settings, checked: known, in their range, and not searched at the same time."""
-    known = {**TRAINING, **own}
+    allowed = {**TRAINING, **extra}
     if not isinstance(settings, Mapping):
         raise InvalidArgumentError(
             f"`settings` must be a mapping from names to numbers, got {settings!r}"
@@ -57,10 +57,10 @@ def check_settings(
             raise InvalidArgumentError(
                 f"`settings` must be outside the search space {searched}, got {name}={value!r}"
             )
-        if name not in known:
-            free = ", ".join(sorted(set(known) - set(searched))) or "none"
+        if name not in allowed:
+            free = ", ".join(sorted(set(allowed) - set(searched))) or "none"
             raise InvalidArgumentError(
                 f"`settings` of {problem} must be among: {free}; got {name}={value!r}"
             )
-        checked[name] = known[name].validate(name, value)
+        checked[name] = allowed[name].validate(name, value)
     return checked

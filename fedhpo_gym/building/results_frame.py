@@ -20,7 +20,7 @@ from fedhpo_gym.core.checks import Range, coerce_record, short_repr, validate_ca
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import load_toml, new_text
 from fedhpo_gym.core.identity import IMPORTED
-from fedhpo_gym.data.frames import MARKS, NUMBER, read_frame, separator_advice
+from fedhpo_gym.data.frames import NUMBER, NUMBER_MARKS, read_frame, separator_advice
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.stored.pool import Pool
 from fedhpo_gym.stored.table import Sample
@@ -296,7 +296,7 @@ def _space(name: str, column: Any) -> dict[str, Any]:
     values = sorted(column.unique().tolist())
     if column.dtype.kind not in "if":
         odd = [value for value in values if not NUMBER.fullmatch(value)]
-        if odd and all(NUMBER.fullmatch(MARKS.sub("", value)) for value in odd):
+        if odd and all(NUMBER.fullmatch(NUMBER_MARKS.sub("", value)) for value in odd):
             raise InvalidArgumentError(
                 f"`data` must have numbers in {name!r} without marks, got {odd[0]!r:.40}. Write "
                 "them as 1234.5, and words that are no numbers otherwise, such as 64x32."

@@ -9,7 +9,7 @@ import fedhpo_gym
 from fedhpo_gym.cli.console import Arg, OwnTables, echo, echo_error, echo_prose
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import read_toml
-from fedhpo_gym.data.frames import stem_of
+from fedhpo_gym.data.frames import name_without_endings
 from fedhpo_gym.tasks import TRIALS_ONLY
 from fedhpo_gym.tasks.own import own_folder
 
@@ -88,7 +88,7 @@ def import_files(path: Source, *, description: Description = None, out: OwnTable
         if not path.is_file():
             raise MissingDataError(f"`path` must be a file, {path} is none")
         description_values = _read_description(
-            description or path.with_name(f"{stem_of(path)}.toml")
+            description or path.with_name(f"{name_without_endings(path)}.toml")
         )
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")

@@ -71,12 +71,12 @@ def as_integer(value: object) -> int | None:
         return None
 
 
-def to_plain(value: Any) -> Any:
+def to_json_data(value: Any) -> Any:
     """Return nested arguments as JSON data, without numpy's numbers and arrays, or enums."""
     if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
+        return {key: to_json_data(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
+        return [to_json_data(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.bool_) or (isinstance(value, np.ndarray) and value.ndim):

@@ -1,4 +1,4 @@
-"""Training data behind one checksummed cache, and clients of it; names are imported when asked."""
+"""Training data in one checksummed cache, and its partitions; names are imported at first use."""
 
 from typing import TYPE_CHECKING
 

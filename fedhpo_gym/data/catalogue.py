@@ -1,4 +1,4 @@
-"""The data sets that can be loaded, each with its public source, licence and citation."""
+"""The catalogue of data sets, each with its public source, licence and citation."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -44,21 +44,21 @@ REGISTERED: Registry[Source] = Registry("data set", lambda: SOURCES)
 
 @validate_call
 def get_source(name: str) -> Source:
-    """Return where a data set comes from, by its name."""
-    known = REGISTERED if name in REGISTERED else SOURCES
+    """Return the source of a data set, by its name."""
+    catalogue = REGISTERED if name in REGISTERED else SOURCES
     require_known("data set", name, [*SOURCES, *REGISTERED])
-    return known[name]
+    return catalogue[name]
 
 
 def download_command(name: str) -> str:
-    """Return the command that downloads a data set; empty where there is nothing to download."""
+    """Return the command that downloads a data set; empty if no download is needed."""
     source = get_source(name)
     return source.repair if not source.offline and "download" in source.repair else ""
 
 
 @validate_call
 def register_source(source: Source) -> None:
-    """Add a data set of your own, which tasks then name.
+    """Add your own data set, which tasks can then use by its name.
 
     Raises:
         InvalidArgumentError: this package has a data set of that name.
@@ -73,8 +73,8 @@ def load_dataset(name: str) -> Dataset:
     """Load a data set by name.
 
     The data folder (environment variable `FEDHPO_GYM_DATA`, else the user's cache) is searched
-    first; what is not there is downloaded into it once, where the publisher allows that. Data that
-    ships with a library or is generated needs neither.
+    first; missing data is downloaded into it once, if the publisher allows that. Data that is part
+    of a library, or generated, needs neither.
 
     Raises:
         UnknownNameError: no such data set.

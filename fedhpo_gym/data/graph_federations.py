@@ -1,4 +1,9 @@
-"""Partitioning one graph over clients by communities, and the federation that comes of it."""
+"""Federations of graphs: one graph partitioned by communities, or one set of graphs per client.
+
+`PARTITIONS` names both constructors, and the graph neural networks of the engine train on their
+federations. Clients of a partitioned graph have no edges between them. All adjacency matrices are
+normalised with self loops (Kipf and Welling, 2017), and products with features are cached.
+"""
 
 import math
 from collections.abc import Iterable
@@ -42,7 +47,7 @@ class GraphFederation(Federation):
         return self.edges[:, self.owner[self.edges[0]] == client]
 
     def client_adjacency(self, client: int) -> SparseRows:
-        """Return the (n_i, n_i) normalised adjacency of a client, in its own node numbers."""
+        """Return the (n_i, n_i) normalised adjacency of a client, in its local node indices."""
         nodes = self.client_nodes(client)
         return normalised_adjacency(np.searchsorted(nodes, self.client_edges(client)), len(nodes))
 
@@ -55,17 +60,20 @@ class GraphFederation(Federation):
 def make_graph_federation(
     dataset: Dataset, seed: int, num_clients: int = 5, delta: int = DELTA
 ) -> GraphFederation:
-    """Give clients whole communities of a graph, no edges between, and split nodes 60/20/20."""
+    """Return a federation of communities of a graph; each client's nodes are split 60/20/20."""
     if not isinstance(dataset, NodeGraph):
         raise InvalidArgumentError(f"`dataset` must be a graph, got {dataset.name}")
-    parts = place_communities(louvain_communities(dataset, seed), num_clients, delta)
+    nodes_by_client = place_communities(louvain_communities(dataset, seed), num_clients, delta)
     owner = np.empty(len(dataset.labels), dtype=np.int64)
-    for client, nodes in enumerate(parts):
+    for client, nodes in enumerate(nodes_by_client):
         owner[nodes] = client
     rng = stream(seed, "split")
-    cuts = [[math.floor(share * len(nodes) + 1e-9) for share in (0.6, 0.8)] for nodes in parts]
+    cuts = [
+        [math.floor(share * len(nodes) + 1e-9) for share in (0.6, 0.8)] for nodes in nodes_by_client
+    ]
     clients = tuple(
-        tuple(np.split(rng.permutation(nodes), at)) for nodes, at in zip(parts, cuts, strict=True)
+        tuple(np.split(rng.permutation(nodes), ends_of_splits))
+        for nodes, ends_of_splits in zip(nodes_by_client, cuts, strict=True)
     )
     ends = owner[dataset.edges]
     return GraphFederation(
@@ -81,25 +89,27 @@ def make_graph_federation(
 
 
 def louvain_communities(graph: NodeGraph, seed: int) -> list[Integers]:
-    """Find communities of high modularity (Blondel et al., J. Stat. Mech. P10008, 2008)."""
-    networkx: Any = cache.require("networkx", "graphs")
-    whole = networkx.Graph()
-    whole.add_nodes_from(range(len(graph.labels)))
-    whole.add_edges_from(graph.edges.T.tolist())
-    number = int(stream(seed, "partition").integers(2**31))
-    found = networkx.community.louvain_communities(whole, seed=number)
-    return sorted((np.array(sorted(nodes), dtype=np.int64) for nodes in found), key=lambda c: c[0])
+    """Return communities of high modularity (Blondel et al., J. Stat. Mech. P10008, 2008)."""
+    networkx: Any = cache.import_optional("networkx", "graphs")
+    network = networkx.Graph()
+    network.add_nodes_from(range(len(graph.labels)))
+    network.add_edges_from(graph.edges.T.tolist())
+    louvain_seed = int(stream(seed, "partition").integers(2**31))
+    communities = networkx.community.louvain_communities(network, seed=louvain_seed)
+    return sorted(
+        (np.array(sorted(nodes), dtype=np.int64) for nodes in communities), key=lambda c: c[0]
+    )
 
 
 def place_communities(
     communities: Iterable[Integers], num_clients: int, delta: int = DELTA
 ) -> list[Integers]:
-    """Place communities on clients of almost equal size, the largest first.
+    """Assign communities to clients of almost equal size, the largest first.
 
-    As FederatedScope does: communities of more than n // K - delta nodes are cut into pieces of
-    that size; clients take the pieces in turn, and one that would exceed n // K + delta is passed
-    over. Where a piece fits nowhere (FederatedScope would search for ever) the client with most
-    room takes what it can hold, and the rest is placed anew.
+    As in FederatedScope, communities of more than n // K - delta nodes are cut into pieces of that
+    size. Clients get the pieces in turn, and one that would exceed n // K + delta is skipped. If a
+    piece fits nowhere (FederatedScope would loop forever), the client with the most free space gets
+    a part of it, and the other part is assigned next.
     """
     communities = list(communities)
     share = sum(map(len, communities)) // num_clients if num_clients >= 1 else 0
@@ -109,61 +119,66 @@ def place_communities(
             f"{delta!r} for num_clients={num_clients!r}; use fewer clients or another delta"
         )
     size = share - delta
-    pieces = [nodes[at : at + size] for nodes in communities for at in range(0, len(nodes), size)]
+    pieces = [
+        nodes[begin : begin + size] for nodes in communities for begin in range(0, len(nodes), size)
+    ]
     pieces.sort(key=len, reverse=True)
     clients: list[list[Integers]] = [[] for _ in range(num_clients)]
-    room = np.full(num_clients, share + delta)
-    turn = 0
+    free = np.full(num_clients, share + delta)
+    next_client = 0
     for piece in pieces:
-        rest = piece
-        while len(rest):
-            in_turn = (*range(turn, num_clients), *range(turn))
-            fits = [client for client in in_turn if room[client] >= len(rest)]
-            client = fits[0] if fits else int(room.argmax())
-            taken, rest = rest[: room[client]], rest[room[client] :]
-            clients[client].append(taken)
-            room[client] -= len(taken)
-            turn = (client + 1) % num_clients
+        unplaced = piece
+        while len(unplaced):
+            candidates = (*range(next_client, num_clients), *range(next_client))
+            fits = [client for client in candidates if free[client] >= len(unplaced)]
+            client = fits[0] if fits else int(free.argmax())
+            placed, unplaced = unplaced[: free[client]], unplaced[free[client] :]
+            clients[client].append(placed)
+            free[client] -= len(placed)
+            next_client = (client + 1) % num_clients
     return [np.sort(np.concatenate(parts)) for parts in clients]
 
 
 @dataclass(frozen=True, eq=False)
 class HeteroFederation(Federation):
-    """Graph sets with features and classes of their own, one per client; rows are graphs."""
+    """One set of graphs per client, each with different features and classes; rows are graphs."""
 
     sets: tuple[GraphSet, ...]
 
     @cached_property
     def first(self) -> Integers:
-        """(clients + 1,) number of each client's first graph, and of all graphs."""
-        return np.cumsum([0, *(len(own.labels) for own in self.sets)])
+        """(clients + 1,) index of each client's first graph, and the number of all graphs."""
+        return np.cumsum([0, *(len(graph_set.labels) for graph_set in self.sets)])
 
     @property
     def num_features(self) -> tuple[int, ...]:
-        """Width of a node's features of each client."""
-        return tuple(own.node_features.num_columns for own in self.sets)
+        """Number of node features of each client."""
+        return tuple(graph_set.node_features.num_columns for graph_set in self.sets)
 
     @cached_property
     def adjacency(self) -> tuple[SparseRows, ...]:
         """Per client the (N_i, N_i) normalised adjacency of all its graphs: block-diagonal."""
-        return tuple(normalised_adjacency(own.edges, len(own.node_features)) for own in self.sets)
+        return tuple(
+            normalised_adjacency(graph_set.edges, len(graph_set.node_features))
+            for graph_set in self.sets
+        )
 
     @cached_property
     def propagated(self) -> tuple[SparseRows, ...]:
         """Per client (N_i, d_i) normalised adjacency times node features."""
         pairs = zip(self.adjacency, self.sets, strict=True)
-        return tuple(matmul(adjacency, own.node_features) for adjacency, own in pairs)
+        return tuple(matmul(adjacency, graph_set.node_features) for adjacency, graph_set in pairs)
 
 
 def make_hetero_federation(dataset: Dataset, seed: int) -> HeteroFederation:
-    """Give each client one set of graphs, split 80/10/10 at random."""
+    """Return a federation with one set of graphs per client, split 80/10/10 at random."""
     if not isinstance(dataset, GraphSets):
         raise InvalidArgumentError(
             f"`dataset` must consist of sets of graphs, one per client, got {dataset.name}"
         )
     clients, first = [], 0
-    for client, own in enumerate(dataset.sets):
-        order = first + stream(seed, "split", client).permutation(len(own.labels))
+    for client, graph_set in enumerate(dataset.sets):
+        order = first + stream(seed, "split", client).permutation(len(graph_set.labels))
         clients.append(tuple(np.split(order, np.cumsum(split_sizes(len(order)))[:-1])))
         first += len(order)
     return HeteroFederation(

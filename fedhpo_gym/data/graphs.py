@@ -1,4 +1,9 @@
-"""Citation graphs (Shchur et al., 2018), and what reading graphs of any kind has in common."""
+"""Citation graphs (Shchur et al., 2018), and functions shared by all graph data.
+
+Sparse matrices are `SparseRows`, edges are (2, m) arrays with each undirected edge once. The graph
+sets and graph federations use these checks and constructors. `PublicFile` is a file at a fixed
+commit of a repository, verified by its git id.
+"""
 
 import hashlib
 import io
@@ -15,7 +20,7 @@ from fedhpo_gym.core.checks import Axes, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.files import read_unpacked
 from fedhpo_gym.data import cache
-from fedhpo_gym.data.cache import again, fetched, reading
+from fedhpo_gym.data.cache import repair_advice, reporting_damage, verified_file
 from fedhpo_gym.data.records import Dataset, Source, SparseRows, seal
 
 
@@ -34,8 +39,8 @@ class NodeGraph(Dataset):
 def make_node_graph(
     name: str, features: SparseRows, labels: "Labels", edges: "Edges", num_classes: int
 ) -> NodeGraph:
-    """Build a graph from edges in any order, direction and number; its arrays become read-only."""
-    labels, edges = np.array(labels, dtype=np.int64), undirected(edges)
+    """Return a graph of edges in any order and direction, with duplicates; arrays are read-only."""
+    labels, edges = np.array(labels, dtype=np.int64), undirected_edges(edges)
     if len(features) != len(labels):
         raise InvalidArgumentError(
             f"`features` and `labels` must have one entry per node, got {len(features)} and "
@@ -47,11 +52,11 @@ def make_node_graph(
     return NodeGraph(name, features, labels, num_classes, digest, edges=edges)
 
 
-def check_codes(what: str, codes: Integers, end: int) -> None:
-    """Refuse integers outside 0..end-1."""
+def check_codes(argument: str, codes: Integers, end: int) -> None:
+    """Check that integers are in 0..end-1."""
     outside = codes[(codes < 0) | (codes >= end)]
     if outside.size:
-        raise InvalidArgumentError(f"`{what}` must lie in 0..{end - 1}, got {int(outside[0])}")
+        raise InvalidArgumentError(f"`{argument}` must lie in 0..{end - 1}, got {int(outside[0])}")
 
 
 Edges = Annotated[NDArray[Any], Axes(2, 2, empty=True)]
@@ -59,37 +64,37 @@ Labels = Annotated[NDArray[Any], Axes(1, 1, empty=True)]
 
 
 @validate_call
-def matmul(left: SparseRows, right: SparseRows) -> SparseRows:
+def matmul(a: SparseRows, b: SparseRows) -> SparseRows:
     """Return the product of two sparse matrices, accumulated in float64."""
-    product = _to_scipy(left) @ _to_scipy(right)
+    product = _to_scipy(a) @ _to_scipy(b)
     product.sort_indices()
     return SparseRows(
         product.indptr.astype(np.int64),
         product.indices.astype(np.int32),
         product.data.astype(np.float32),
-        right.num_columns,
+        b.num_columns,
     )
 
 
-def check_rows(what: str, rows: SparseRows) -> None:
-    """Refuse a matrix whose arrays contradict each other, or whose values are no numbers."""
+def check_sparse(argument: str, rows: SparseRows) -> None:
+    """Check that the arrays of a sparse matrix are consistent, and its values finite."""
     starts, columns = rows.indptr, rows.indices
     fits = starts.ndim == columns.ndim == rows.values.ndim == 1 and len(starts) > 0
     fits = fits and starts[0] == 0 and starts[-1] == len(columns) == len(rows.values)
     fits = fits and bool((np.diff(starts) >= 0).all())
     if not fits or ((columns < 0) | (columns >= rows.num_columns)).any():
         raise InvalidArgumentError(
-            f"`{what}` must be the arrays of a sparse matrix with {rows.num_columns} columns, got "
-            f"{len(columns)} column numbers and {len(rows.values)} values"
+            f"`{argument}` must be the arrays of a sparse matrix with {rows.num_columns} columns, "
+            f"got {len(columns)} column numbers and {len(rows.values)} values"
         )
     if not np.isfinite(rows.values).all():
-        raise InvalidArgumentError(f"`{what}` must hold finite numbers, got nan or infinity")
+        raise InvalidArgumentError(f"`{argument}` must hold finite numbers, got nan or infinity")
 
 
 def from_entries(
     rows: Integers, columns: Integers, values: NDArray[Any], shape: tuple[int, int]
 ) -> SparseRows:
-    """Build a sparse matrix from its entries, in any order, each place at most once."""
+    """Return a sparse matrix of entries in any order, at most one for each cell."""
     order = np.lexsort((columns, rows))
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
     return SparseRows(
@@ -101,13 +106,13 @@ def from_entries(
 
 
 def from_dense(matrix: NDArray[Any]) -> SparseRows:
-    """Build a sparse matrix from the non-zero values of an (n, d) array."""
+    """Return a sparse matrix of the non-zero values of an (n, d) array."""
     rows, columns = np.nonzero(matrix)
     return from_entries(rows, columns, matrix[rows, columns], matrix.shape)
 
 
 @validate_call
-def undirected(edges: Edges) -> Integers:
+def undirected_edges(edges: Edges) -> Integers:
     """Return (2, m) int64 edges once each: smaller end first, sorted, without self loops."""
     ends = np.sort(np.asarray(edges, dtype=np.int64), axis=0)
     ends = ends[:, ends[0] != ends[1]]
@@ -132,42 +137,43 @@ def normalised_adjacency(
 
 
 def _to_scipy(matrix: SparseRows) -> Any:
-    sparse: Any = cache.require("scipy.sparse", "graphs")
+    sparse: Any = cache.import_optional("scipy.sparse", "graphs")
     values = matrix.values.astype(np.float64)
     return sparse.csr_matrix((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file in a public repository, kept plain or compressed with gzip in the data folder."""
+    """One file in a public repository, stored plain or with gzip in the data folder."""
 
     url: str  # https address of the plain file at one fixed commit
-    path: str  # below the data folder; found without the first folder, too
+    path: str  # below the data folder, with or without its first folder
     git_blob: str  # git's id of the plain file, which serves as the checksum
 
-    def local(self, repair: str) -> Path:
-        """Return the verified file, downloaded if it has to be and can."""
+    def local_path(self, repair: str) -> Path:
+        """Return the path of the verified file, and download it first if necessary."""
         short = str(PurePosixPath(*PurePosixPath(self.path).parts[1:]))
-        found = cache.find(self.path, f"{self.path}.gz", short, f"{short}.gz")
-        if found is not None:
-            self._verify(found, repair)
-            return found
+        path = cache.find_data(self.path, f"{self.path}.gz", short, f"{short}.gz")
+        if path is not None:
+            self._verify(path, repair)
+            return path
         target = cache.data_folder() / self.path
-        with fetched(self.url, target, None, repair):
+        with verified_file(self.url, target, None, repair):
             self._verify(target, repair)
         return target
 
     def _verify(self, path: Path, repair: str) -> None:
-        with reading(path, again(repair)):
-            found = git_blob(read_unpacked(path))
-        if found != self.git_blob:
+        with reporting_damage(path, repair_advice(repair)):
+            blob_id = git_blob(read_unpacked(path))
+        if blob_id != self.git_blob:
             raise DamagedDataError(
-                f"{path} has the git id {found}, expected {self.git_blob}; {again(repair)}"
+                f"{path} has the git id {blob_id}, expected {self.git_blob}; "
+                f"{repair_advice(repair)}"
             )
 
 
 def git_blob(content: bytes) -> str:
-    """Return the id that git gives a file of this content."""
+    """Return the id of a file of this content in git."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
@@ -188,12 +194,12 @@ class NodeGraphSource(Source):
         return self.file.url
 
     def read(self) -> NodeGraph:
-        path = self.file.local(self.repair)
-        with reading(path, again(self.repair)):
-            return read_npz(self.name, path, self.num_classes)
+        path = self.file.local_path(self.repair)
+        with reporting_damage(path, repair_advice(self.repair)):
+            return read_node_graph(self.name, path, self.num_classes)
 
     def check(self, dataset: Dataset) -> None:
-        """Compare with the documentation, the number of words included."""
+        """Check the documented properties, the number of words included."""
         super().check(dataset)
         if dataset.features.shape[1] != self.num_features:
             raise DamagedDataError(
@@ -202,40 +208,40 @@ class NodeGraphSource(Source):
             )
 
 
-def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
+def read_node_graph(name: str, path: Path, num_classes: int) -> NodeGraph:
     """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`."""
     with np.load(io.BytesIO(read_unpacked(path)), allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}
-    features, adjacency = (_matrix(arrays, part) for part in ("attr", "adj"))
+    features, adjacency = (_read_matrix(arrays, prefix) for prefix in ("attr", "adj"))
     degrees = np.diff(adjacency.indptr)
     edges = np.stack([np.repeat(np.arange(len(degrees)), degrees), adjacency.indices])
-    return make_node_graph(name, features, _integers(arrays, "labels"), edges, num_classes)
+    return make_node_graph(name, features, _read_integers(arrays, "labels"), edges, num_classes)
 
 
-def _matrix(arrays: Mapping[str, NDArray[Any]], part: str) -> SparseRows:
+def _read_matrix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> SparseRows:
     matrix = SparseRows(
-        _integers(arrays, f"{part}_indptr"),
-        _integers(arrays, f"{part}_indices").astype(np.int32),
-        arrays[f"{part}_data"].astype(np.float32),
-        int(_integers(arrays, f"{part}_shape")[1]),
+        _read_integers(arrays, f"{prefix}_indptr"),
+        _read_integers(arrays, f"{prefix}_indices").astype(np.int32),
+        arrays[f"{prefix}_data"].astype(np.float32),
+        int(_read_integers(arrays, f"{prefix}_shape")[1]),
     )
-    check_rows(part, matrix)
+    check_sparse(prefix, matrix)
     return matrix
 
 
-def _integers(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.int64]:
+def _read_integers(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.int64]:
     return arrays[name].astype(np.int64, casting="safe")
 
 
-def _listed(
-    name: str, rows: int, words: int, fields: int, blob: str, citation: str = _SEN
+def _graph_source(
+    name: str, num_nodes: int, num_words: int, num_fields: int, blob: str, citation: str = _SEN
 ) -> NodeGraphSource:
     file = f"{name.lower()}.npz"
     return NodeGraphSource(
         name=name,
-        num_rows=rows,
-        num_features=words,
-        num_classes=fields,
+        num_rows=num_nodes,
+        num_features=num_words,
+        num_classes=num_fields,
         licence="MIT (repository shchur/gnn-benchmark)",
         open_licence=True,
         citation=citation,
@@ -245,7 +251,7 @@ def _listed(
 
 _PUBMED = "G. Namata et al.: Query-driven Active Surveying for Collective Classification"
 NODE_GRAPHS = (
-    _listed("Cora", 2708, 1433, 7, "b08fd856430b2b7787aa646a33ad51132b4f6f80"),
-    _listed("CiteSeer", 3312, 3703, 6, "0e71905a80ab405875cc6c7a7a15190aa35fec79"),
-    _listed("PubMed", 19717, 500, 3, "25d0b1bebcb08296348572ca0cebe322fdd085b0", _PUBMED),
+    _graph_source("Cora", 2708, 1433, 7, "b08fd856430b2b7787aa646a33ad51132b4f6f80"),
+    _graph_source("CiteSeer", 3312, 3703, 6, "0e71905a80ab405875cc6c7a7a15190aa35fec79"),
+    _graph_source("PubMed", 19717, 500, 3, "25d0b1bebcb08296348572ca0cebe322fdd085b0", _PUBMED),
 )

@@ -1,4 +1,8 @@
-"""FEMNIST, handwritten characters by writer, from LEAF's json or a packed copy; and CIFAR-10."""
+"""Image data: FEMNIST (characters by writer, from LEAF's JSON or a packed copy) and CIFAR-10.
+
+The catalogue lists both sources. Images are (n, height, width[, 3]) uint8; models normalise them.
+Slow formats are read once, and the arrays are cached by `derive_arrays`.
+"""
 
 import io
 import tarfile
@@ -12,9 +16,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.data import cache
-from fedhpo_gym.data.cache import again, fetch, reading
-from fedhpo_gym.data.leaf import find_in, integer, read_file
-from fedhpo_gym.data.records import DRAWN, TEST, Dataset, PublishedSource, Source, make_dataset
+from fedhpo_gym.data.cache import fetch_file, repair_advice, reporting_damage
+from fedhpo_gym.data.leaf import find_dataset_files, read_file, require_integer
+from fedhpo_gym.data.records import TEST, UNASSIGNED, Dataset, PublishedSource, Source, make_dataset
 
 SIDE = 28
 REPAIR = "run LEAF's preprocess.sh for femnist again"
@@ -22,10 +26,10 @@ REPAIR = "run LEAF's preprocess.sh for femnist again"
 
 @dataclass(frozen=True, kw_only=True)
 class FemnistSource(Source):
-    """Images of characters; the users are their writers, numbered in the sorted order of their ids.
+    """Images of characters; users are their writers, numbered in the sorted order of their ids.
 
-    The data folder is searched for `femnist/`, LEAF's output in json, and then for a packed file of
-    105 writers. LEAF's own script makes the json from NIST Special Database 19; this package does
+    The data folder is searched for `femnist/`, the JSON output of LEAF, and then for a packed file
+    of 105 writers. LEAF's script creates the JSON from NIST Special Database 19; this package does
     not repeat that step.
     """
 
@@ -37,14 +41,16 @@ class FemnistSource(Source):
     def read(self) -> Dataset:
         """Return (n, 28, 28) uint8 images, white = 255; labels are digits, A-Z, a-z."""
         folder = cache.data_folder() / "femnist"
-        files = find_in(cache.data_folder(), "femnist")
-        packed = cache.find(self.file, f"femnist_leaf/{self.file}")
+        files = find_dataset_files(cache.data_folder(), "femnist")
+        packed = cache.find_data(self.file, f"femnist_leaf/{self.file}")
         if files:
-            arrays = cache.derived("femnist", files, lambda: read_json(files), self.repair)
+            arrays = cache.derive_arrays(
+                "femnist", files, lambda: read_femnist_json(files), self.repair
+            )
         elif packed is not None:
             cache.verify(packed, self.sha256, self.repair)
-            with reading(packed, again(self.repair)):
-                arrays = read_packed(packed)
+            with reporting_damage(packed, repair_advice(self.repair)):
+                arrays = read_femnist_packed(packed)
         else:
             raise MissingDataError(
                 f"{self.name} is made by LEAF's own script from 1 GB of NIST images. Clone "
@@ -63,18 +69,18 @@ class FemnistSource(Source):
         )
 
 
-def read_packed(path: Path) -> dict[str, NDArray[Any]]:
+def read_femnist_packed(path: Path) -> dict[str, NDArray[Any]]:
     """Return the samples of the writers that have training samples: `x`, `y`, `writer`."""
     kinds = {"x": ("uint8", 3), "y": ("int64", 1), "writer": ("str", 1)}
-    arrays = cache.columns(cache.load_npz(path), {**kinds, "is_test": ("int64", 1)})
+    arrays = cache.check_columns(cache.load_npz(path), {**kinds, "is_test": ("int64", 1)})
     if arrays["x"].shape[1:] != (SIDE, SIDE):
         raise InvalidArgumentError(f"`x` must be images of {SIDE} x {SIDE} pixels")
     complete = np.isin(arrays["writer"], arrays["writer"][arrays["is_test"] == 0])
     return {name: arrays[name][complete] for name in kinds}
 
 
-def read_json(files: Sequence[Path]) -> dict[str, NDArray[Any]]:
-    """Read LEAF's files: pixels in [0, 1] become uint8; returns `x`, `y`, `writer`."""
+def read_femnist_json(files: Sequence[Path]) -> dict[str, NDArray[Any]]:
+    """Return `x`, `y` and `writer` of LEAF's files; pixels in [0, 1] become uint8."""
     images: list[NDArray[np.uint8]] = []
     labels: list[int] = []
     writers: list[str] = []
@@ -82,18 +88,18 @@ def read_json(files: Sequence[Path]) -> dict[str, NDArray[Any]]:
         for user, samples in read_file(path).users.items():
             if not len(samples):
                 continue
-            with reading(f"{path}: what writer {user} wrote", REPAIR):
-                images.append(_images(samples.x))
-                labels += map(integer, samples.y)
+            with reporting_damage(f"{path}: what writer {user} wrote", REPAIR):
+                images.append(_check_images(samples.x))
+                labels += map(require_integer, samples.y)
             writers += [user] * len(samples)
     return {"x": np.concatenate(images), "y": np.array(labels), "writer": np.array(writers)}
 
 
-def _images(values: Sequence[Any]) -> NDArray[np.uint8]:
+def _check_images(values: Sequence[Any]) -> NDArray[np.uint8]:
     pixels: NDArray[Any] = np.asarray(values)
-    numbers = pixels.dtype.kind in "if" and pixels.shape[1:] == (SIDE * SIDE,)
-    # What is not a number lies in no interval.
-    if not numbers or not ((pixels >= 0) & (pixels <= 1)).all():
+    has_shape = pixels.dtype.kind in "if" and pixels.shape[1:] == (SIDE * SIDE,)
+    # NaN fails both comparisons.
+    if not has_shape or not ((pixels >= 0) & (pixels <= 1)).all():
         raise InvalidArgumentError(
             f"images must have 784 pixels in [0, 1], got {pixels.dtype} of shape {pixels.shape}"
         )
@@ -123,10 +129,10 @@ BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 
 @dataclass(frozen=True, kw_only=True)
 class CifarSource(PublishedSource):
-    """Colour images of ten kinds of things; the publisher's test images are the test split.
+    """Colour images of ten classes; the test split is the published one.
 
-    Jpg archives found in the data folder are preferred to a download; they are lossy copies and in
-    another order, so their fingerprint differs from that of the publisher's archive.
+    Archives of jpg files in the data folder are preferred to a download. They are lossy and in
+    another order, so their fingerprint differs from that of the published archive.
     """
 
     sha256: str  # checksum of the archive, which is in the binary layout
@@ -135,19 +141,21 @@ class CifarSource(PublishedSource):
 
     def read(self) -> Dataset:
         """Return (n, 32, 32, 3) uint8 images in the order red, green, blue."""
-        archive = cache.find(*(f"{folder}{self.url.rpartition('/')[2]}" for folder in FOLDERS))
-        jpgs = [cache.find(*(f"{folder}{name}" for folder in FOLDERS)) for name in self.jpg]
-        found = [path for path in jpgs if path is not None]
-        if archive is None and len(found) == len(self.jpg):
-            for path, sha256 in zip(found, self.jpg.values(), strict=True):
+        archive = cache.find_data(*(f"{folder}{self.url.rpartition('/')[2]}" for folder in FOLDERS))
+        jpgs = [cache.find_data(*(f"{folder}{name}" for folder in FOLDERS)) for name in self.jpg]
+        archives = [path for path in jpgs if path is not None]
+        if archive is None and len(archives) == len(self.jpg):
+            for path, sha256 in zip(archives, self.jpg.values(), strict=True):
                 cache.verify(path, sha256, self.repair)
-            arrays = cache.derived("cifar10-jpg", found, lambda: read_jpgs(found), self.repair)
+            arrays = cache.derive_arrays(
+                "cifar10-jpg", archives, lambda: read_jpgs(archives), self.repair
+            )
         else:
             target = archive or cache.data_folder() / "cifar10" / self.url.rpartition("/")[2]
-            fetch(self.url, target, self.sha256, self.repair)
-            with reading(target, again(self.repair)):
+            fetch_file(self.url, target, self.sha256, self.repair)
+            with reporting_damage(target, repair_advice(self.repair)):
                 arrays = read_binary(target)
-        split = np.where(arrays["is_test"], TEST, DRAWN).astype(np.int8)
+        split = np.where(arrays["is_test"], TEST, UNASSIGNED).astype(np.int8)
         return make_dataset(
             self.name, arrays["x"], arrays["y"], self.num_classes, fixed_split=split
         )
@@ -181,17 +189,19 @@ def read_binary(path: Path) -> dict[str, NDArray[Any]]:
 
 def read_jpgs(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
     """Decode jpg archives, in the order of the paths of their members; arrays as `read_binary`."""
-    found = [image for path in paths for image in sorted(_decoded(path), key=lambda f: f[0])]
-    folders = [PurePosixPath(name).parts[-3:-1] for name, _ in found]
+    images = [
+        pixels for path in paths for pixels in sorted(_decode_images(path), key=lambda f: f[0])
+    ]
+    folders = [PurePosixPath(name).parts[-3:-1] for name, _ in images]
     return {
-        "x": np.stack([image for _, image in found]),
+        "x": np.stack([pixels for _, pixels in images]),
         "y": np.array([CLASSES.index(kind) for _, kind in folders], dtype=np.int64),
         "is_test": np.array([split == "test" for split, _ in folders]),
     }
 
 
-def _decoded(path: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-    pillow: Any = cache.require("PIL.Image", "images")
+def _decode_images(path: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    pillow: Any = cache.import_optional("PIL.Image", "images")
     with tarfile.open(path) as archive:
         for member in archive:
             handle = archive.extractfile(member) if member.isfile() else None

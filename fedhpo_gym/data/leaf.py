@@ -1,4 +1,10 @@
-"""LEAF's json format, for all of its six data sets (Caldas et al., 2018, https://leaf.cmu.edu)."""
+"""LEAF's JSON format for its six data sets (Caldas et al., 2018, https://leaf.cmu.edu).
+
+It reads and writes these files, and repeats the sampling and splitting of LEAF's `preprocess.sh`
+with named random streams (`fedhpo-gym leaf-preprocess`). The sources of FEMNIST, Shakespeare and
+Twitter read their samples through `read_file`. A folder that this package wrote has a manifest with
+the hash of each file, which is verified at each read.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +29,17 @@ from fedhpo_gym.core.files import (
     write_text,
 )
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.data.cache import checksum, reading
+from fedhpo_gym.data.cache import file_sha256, reporting_damage
 
-# What LEAF's scripts leave behind, the last step first; half of a split where nothing else is.
-WHOLE = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
-STAGES = (*WHOLE, ("train",), ("test",))
+# Output folders of LEAF's scripts, the last step first; one part of a split only as a last resort.
+COMPLETE_STAGES = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
+STAGES = (*COMPLETE_STAGES, ("train",), ("test",))
 PATTERNS = ("*.json", "*.json.gz")
 LEAF_FILE_USERS = 100
 VALUES_SHARE = 4
-"""How many times what may be read the values of a file may take: pixels are short words."""
+"""Ratio of the limits for decoded values and for text: pixels are short numbers."""
 SHAKESPEARE_GAP = 79
-"""Samples that LEAF's split of Shakespeare leaves out of a test part, but counts."""
+"""Samples that LEAF's split of Shakespeare omits from a test part, but counts."""
 REPAIR = (
     "it must be json with `users`, `num_samples` and `user_data`. Run LEAF's preprocess.sh again"
 )
@@ -41,23 +47,23 @@ REPAIR = (
 
 @validate_call
 def find_files(folder: Path) -> list[Path]:
-    """Return the json files of the last preprocessing step in a folder, train before test."""
+    """Return the JSON files of the last preprocessing step in a folder, train before test."""
     for base in (folder / "data", folder):
         for stage in STAGES:
-            found = [
+            files_by_part = [
                 sorted(path for p in PATTERNS for path in matching_files(base / name, p))
                 for name in stage
             ]
-            if all(found):
-                for files in found:
+            if all(files_by_part):
+                for files in files_by_part:
                     check_names(files)
-                return [path for files in found for path in files]
+                return [path for files in files_by_part for path in files]
     return []
 
 
 @validate_call
-def find_in(root: Path, *names: str) -> list[Path]:
-    """Return `find_files` of the first such data set in a data folder, or in a clone of LEAF."""
+def find_dataset_files(root: Path, *names: str) -> list[Path]:
+    """Return `find_files` of the first existing data set in a data folder or a clone of LEAF."""
     for name in names:
         for base in (root / name, root / "data" / name, *[root] * (root.name == name)):
             if files := find_files(base):
@@ -67,31 +73,34 @@ def find_in(root: Path, *names: str) -> list[Path]:
 
 @validate_call
 def read_file(path: Path) -> LeafData:
-    """Read one file, `.json` or `.json.gz`, whose `num_samples` must be the numbers of samples.
+    """Read one file, `.json` or `.json.gz`, whose `num_samples` must count its samples.
 
-    LEAF's own split of Shakespeare records 79 more for users of test parts: of texts that is let
-    pass.
+    LEAF's split of Shakespeare records 79 more for users of test parts; texts may have these.
     """
-    max_bytes()  # a wrong variable is no damage
+    max_bytes()  # an invalid environment variable must not be reported as damage
     if not path.is_file():
         raise MissingDataError(f"`path` must be a file of LEAF's format, and {path} is none")
-    with reading(path, REPAIR):
+    with reporting_damage(path, REPAIR):
         require_bytes(path.stat().st_size, path)
-        parsed = load_json(read_unpacked(path, max_bytes()), path, VALUES_SHARE, _refuse)
+        parsed = load_json(read_unpacked(path, max_bytes()), path, VALUES_SHARE, _refuse_constant)
         data = _parse(parsed)
-    check_file(path, own=MANIFEST_KEY in parsed)
+    check_file(path, has_manifest_key=MANIFEST_KEY in parsed)
     return data
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number")
 
 
 def _parse(content: Mapping[str, Any]) -> LeafData:
-    names, data = [str(user) for user in _list(content["users"])], content["user_data"]
-    users = {u: UserSamples(tuple(_list(data[u]["x"])), tuple(_list(data[u]["y"]))) for u in names}
-    # LEAF's split keeps the names of users whom it drops, without samples.
-    if len(users) < len(names) or any(own["y"] for u, own in data.items() if u not in users):
+    names, data = [str(user) for user in _require_list(content["users"])], content["user_data"]
+    users = {
+        u: UserSamples(tuple(_require_list(data[u]["x"])), tuple(_require_list(data[u]["y"])))
+        for u in names
+    }
+    # LEAF's split keeps the names of users without samples.
+    unnamed = [entry for user, entry in data.items() if user not in users]
+    if len(users) < len(names) or any(entry["y"] for entry in unnamed):
         raise InvalidArgumentError("`users` must name everybody in `user_data` with samples, once")
     for user, samples in users.items():
         if len(samples.x) != len(samples.y):
@@ -99,9 +108,9 @@ def _parse(content: Mapping[str, Any]) -> LeafData:
                 f"user {user} must have a target per input, got {len(samples.x)} inputs and "
                 f"{len(samples.y)} targets"
             )
-    _check_counts([integer(count) for count in _list(content["num_samples"])], users)
+    _check_counts([*map(require_integer, _require_list(content["num_samples"]))], users)
     groups = content.get("hierarchies")
-    return LeafData(users, dict(zip(names, _list(groups), strict=True)) if groups else None)
+    return LeafData(users, dict(zip(names, _require_list(groups), strict=True)) if groups else None)
 
 
 def _check_counts(recorded: Sequence[int], users: Mapping[str, UserSamples]) -> None:
@@ -116,15 +125,15 @@ def _check_counts(recorded: Sequence[int], users: Mapping[str, UserSamples]) -> 
     )
 
 
-def _list(value: Any) -> list[Any]:
+def _require_list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise InvalidArgumentError(f"a list is needed, got {type(value).__name__}")
     return value
 
 
 @validate_call
-def integer(value: Any) -> int:
-    """Return a value that json wrote as an integer, and that arrays can hold."""
+def require_integer(value: Any) -> int:
+    """Check that a value of JSON is an integer of 64 bits, and return it."""
     if type(value) is not int or abs(value) >= INT_END:
         raise InvalidArgumentError(f"an integer of 64 bits is needed, got {short_repr(value)}")
     return value
@@ -132,8 +141,8 @@ def integer(value: Any) -> int:
 
 @validate_call
 def read_files(paths: Sequence[Path]) -> LeafData:
-    """Read and merge files; a user found in several gets the samples of all of them."""
-    with reading(paths[0] if paths else "no file", REPAIR):
+    """Read and merge files; a user in several files gets the samples of all."""
+    with reporting_damage(paths[0] if paths else "no file", REPAIR):
         return merge(read_file(path) for path in paths)
 
 
@@ -145,12 +154,12 @@ def write_files(
     max_users: Annotated[int, Range(1)] = LEAF_FILE_USERS,
     marks: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Write a data set as `<stem>_<i>.json`, with further keys that LEAF does not look at."""
+    """Write a data set as `<stem>_<i>.json`, with further keys that LEAF ignores."""
     folder.mkdir(parents=True, exist_ok=True)
-    everybody = list(data.users)
+    all_users = list(data.users)
     paths: list[Path] = []
-    for first in range(0, len(everybody), max_users):
-        names = everybody[first : first + max_users]
+    for first in range(0, len(all_users), max_users):
+        names = all_users[first : first + max_users]
         content = {
             **(marks or {}),
             "users": names,
@@ -169,13 +178,13 @@ def write_files(
 
 
 MANIFEST_KEY = "fedhpo_gym_manifest"
-"""In a file: where its manifest lies. LEAF looks at no such key."""
+"""Key of a file with the path of its manifest; LEAF ignores it."""
 MANIFEST = "meta/manifest.json"
 MANIFEST_REPAIR = "delete the folder and run `fedhpo-gym leaf-preprocess` again"
 
 
 def write_manifest(folder: Path, options: Mapping[str, Any], paths: Sequence[Path]) -> None:
-    """Write the manifest of a folder: options, and hash, users and samples of each file."""
+    """Write the manifest of a folder: options, and the hash, users and samples of each file."""
     files = {}
     for path in paths:
         content = path.read_bytes()
@@ -188,39 +197,39 @@ def write_manifest(folder: Path, options: Mapping[str, Any], paths: Sequence[Pat
 
 
 def check_names(files: Sequence[Path]) -> None:
-    """Compare the files found in one folder with the manifest beside it, if there is one."""
+    """Check that a folder has the files of the manifest beside it, if there is one."""
     folder = files[0].parent
-    listed = _hashes(folder.parent / MANIFEST)
+    listed = _read_manifest(folder.parent / MANIFEST)
     if listed is None:
         return
     expected = {name for name in listed if name.partition("/")[0] == folder.name}
-    found = {f"{folder.name}/{path.name}" for path in files}
-    if expected and found != expected:
+    names = {f"{folder.name}/{path.name}" for path in files}
+    if expected and names != expected:
         raise DamagedDataError(
             f"{folder} must hold the {len(expected)} files that its manifest names, got "
-            f"{len(found & expected)} of them and {len(found - expected)} others; {MANIFEST_REPAIR}"
+            f"{len(names & expected)} of them and {len(names - expected)} others; {MANIFEST_REPAIR}"
         )
 
 
-def check_file(path: Path, own: bool) -> None:
-    """Compare a file with the manifest of its folder."""
-    place = path.parent.parent / MANIFEST
-    entry = (_hashes(place) or {}).get(f"{path.parent.name}/{path.name}")
-    if entry is None and own:
+def check_file(path: Path, has_manifest_key: bool) -> None:
+    """Check a file against the manifest of its folder."""
+    manifest = path.parent.parent / MANIFEST
+    entry = (_read_manifest(manifest) or {}).get(f"{path.parent.name}/{path.name}")
+    if entry is None and has_manifest_key:
         raise DamagedDataError(
-            f"{path} must be named by {place}, which the preprocessing writes last: it did not "
-            f"come to its end, or the folder was not copied as a whole; {MANIFEST_REPAIR}"
+            f"{path} must be named by {manifest}, which the preprocessing writes last: it was "
+            f"interrupted, or the folder was not copied completely; {MANIFEST_REPAIR}"
         )
-    if entry is not None and entry != checksum(path):
-        raise DamagedDataError(f"{path} is not the file that {place} names; {MANIFEST_REPAIR}")
+    if entry is not None and entry != file_sha256(path):
+        raise DamagedDataError(f"{path} is not the file that {manifest} names; {MANIFEST_REPAIR}")
 
 
-def _hashes(place: Path) -> dict[str, str] | None:
-    """Return the hash of each file that a manifest names, or None where there is none."""
-    if not place.is_file():
+def _read_manifest(path: Path) -> dict[str, str] | None:
+    """Return the hashes of files in a manifest, or None if there is no manifest."""
+    if not path.is_file():
         return None
-    with reading(place, MANIFEST_REPAIR):
-        files = read_json(place)["files"]
+    with reporting_damage(path, MANIFEST_REPAIR):
+        files = read_json(path)["files"]
         hashes = {str(name): entry["sha256"] for name, entry in files.items()}
         if not all(isinstance(value, str) for value in hashes.values()):
             raise InvalidArgumentError("`sha256` must be text")
@@ -229,7 +238,7 @@ def _hashes(place: Path) -> dict[str, str] | None:
 
 @dataclass(frozen=True)
 class UserSamples:
-    """The samples of one user: inputs and targets, whatever json holds for this data set."""
+    """The samples of one user: inputs and targets, as in the JSON of the data set."""
 
     # inputs: numbers, a file name, a tweet with its columns, characters or tokens.
     x: tuple[Any, ...]
@@ -239,9 +248,9 @@ class UserSamples:
         return len(self.y)
 
     def take(self, rows: Iterable[int]) -> UserSamples:
-        """Return some of the samples, in the order given."""
-        chosen = list(rows)
-        return UserSamples(tuple(self.x[i] for i in chosen), tuple(self.y[i] for i in chosen))
+        """Return the samples of some indices, in their order."""
+        indices = list(rows)
+        return UserSamples(tuple(self.x[i] for i in indices), tuple(self.y[i] for i in indices))
 
 
 @dataclass(frozen=True)
@@ -264,14 +273,14 @@ class LeafData:
 
 
 def merge(parts: Iterable[LeafData]) -> LeafData:
-    """Join data sets; a user found in several gets the samples of all, in their order."""
+    """Return the union of data sets; a user in several gets the samples of all, in order."""
     users: dict[str, UserSamples] = {}
     hierarchies: dict[str, str] = {}
-    for part in parts:
-        for user, samples in part.users.items():
-            had = users.get(user, UserSamples((), ()))
-            users[user] = UserSamples(had.x + samples.x, had.y + samples.y)
-        hierarchies.update(part.hierarchies or {})
+    for data in parts:
+        for user, samples in data.users.items():
+            previous = users.get(user, UserSamples((), ()))
+            users[user] = UserSamples(previous.x + samples.x, previous.y + samples.y)
+        hierarchies.update(data.hierarchies or {})
     if hierarchies and hierarchies.keys() != users.keys():
         raise InvalidArgumentError(
             "`parts` must all have hierarchies or none, got hierarchies of "
@@ -282,9 +291,9 @@ def merge(parts: Iterable[LeafData]) -> LeafData:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What LEAF's `preprocess.sh` offers; a step whose option is None is left out.
+    """The options of LEAF's `preprocess.sh`; a step whose option is None is skipped.
 
-    Different on purpose: draws have named streams, hierarchies survive every step that keeps users.
+    Two deliberate differences: named random streams, and hierarchies are kept with their users.
     """
 
     sampling: Literal["iid", "niid"] | None = None  # -s
@@ -300,23 +309,23 @@ class Options:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        wanted = self.iid_users
-        if wanted is None:
+        num_users = self.iid_users
+        if num_users is None:
             return
-        if wanted <= 0 or (wanted > 1 and wanted % 1):
+        if num_users <= 0 or (num_users > 1 and num_users % 1):
             raise InvalidArgumentError(
-                f"`iid_users` must be a share in (0, 1) or a number of users, got {wanted}"
+                f"`iid_users` must be a share in (0, 1) or a number of users, got {num_users}"
             )
         if self.sampling != "iid":
             raise InvalidArgumentError(
-                f"`iid_users` must be left out unless `sampling` is 'iid' (-s), got {wanted} "
+                f"`iid_users` must be left out unless `sampling` is 'iid' (-s), got {num_users} "
                 f"beside {self.sampling!r}"
             )
 
 
 @validate_call
 def preprocess(data: LeafData, options: Options) -> dict[str, LeafData]:
-    """Take the steps that the options name, in LEAF's order."""
+    """Apply the steps of the options, in LEAF's order."""
     if options.sampling == "niid":
         data = sample_niid(data, options.fraction, options.sampling_seed)
     elif options.sampling == "iid":
@@ -338,38 +347,38 @@ def preprocess(data: LeafData, options: Options) -> dict[str, LeafData]:
 
 
 def sample_niid(data: LeafData, fraction: float, seed: int) -> LeafData:
-    """Keep whole users, in random order, until int(fraction * samples); the last is cut."""
-    left = int(fraction * data.num_samples)
+    """Keep all samples of users in random order, up to int(fraction * samples); the last is cut."""
+    remaining = int(fraction * data.num_samples)
     names = list(data.users)
-    chosen: dict[str, UserSamples] = {}
+    sampled: dict[str, UserSamples] = {}
     for i in stream(seed, "leaf_sampling").permutation(len(names)):
-        if not left:
+        if not remaining:
             break
         samples = data.users[names[i]]
-        chosen[names[i]] = samples.take(range(min(left, len(samples))))
-        left -= len(chosen[names[i]])
-    return data.select(chosen)
+        sampled[names[i]] = samples.take(range(min(remaining, len(samples))))
+        remaining -= len(sampled[names[i]])
+    return data.select(sampled)
 
 
 def sample_iid(data: LeafData, fraction: float, num_users: float, seed: int) -> LeafData:
-    """Draw int(fraction * samples) of all samples and deal them to new users "0", "1", ...
+    """Sample int(fraction * samples) samples and distribute them to new users "0", "1", ...
 
     Shares differ by at most one sample, the smaller ones first. The new users have no hierarchies:
     their samples come from all groups.
     """
     x = [value for samples in data.users.values() for value in samples.x]
     y = [value for samples in data.users.values() for value in samples.y]
-    drawn = stream(seed, "leaf_sampling").permutation(len(y))[: int(fraction * len(y))]
+    sample_order = stream(seed, "leaf_sampling").permutation(len(y))[: int(fraction * len(y))]
     groups = int(num_users if num_users >= 1 else max(1, round(num_users * len(data.users))))
-    if groups > len(drawn):
+    if groups > len(sample_order):
         raise InvalidArgumentError(
-            f"`num_users` must not exceed the {len(drawn)} drawn samples, got {groups} users"
+            f"`num_users` must not exceed the {len(sample_order)} drawn samples, got {groups} users"
         )
-    size, larger = divmod(len(drawn), groups)
+    size, larger = divmod(len(sample_order), groups)
     sizes = [size] * (groups - larger) + [size + 1] * larger
-    everybody = UserSamples(tuple(x), tuple(y))
-    parts = np.split(drawn, np.cumsum(sizes)[:-1])
-    return LeafData({str(i): everybody.take(part.tolist()) for i, part in enumerate(parts)})
+    pool = UserSamples(tuple(x), tuple(y))
+    parts = np.split(sample_order, np.cumsum(sizes)[:-1])
+    return LeafData({str(i): pool.take(indices.tolist()) for i, indices in enumerate(parts)})
 
 
 def remove_small(data: LeafData, min_samples: int) -> LeafData:
@@ -378,7 +387,7 @@ def remove_small(data: LeafData, min_samples: int) -> LeafData:
 
 
 def split_by_user(data: LeafData, fraction: float, seed: int) -> tuple[LeafData, LeafData]:
-    """Draw int(fraction * users) users for training; the others are for testing."""
+    """Sample int(fraction * users) users for training; the others are for testing."""
     names = list(data.users)
     order = stream(seed, "leaf_split").permutation(len(names))
     training = {names[i] for i in order[: int(fraction * len(names))]}
@@ -394,7 +403,7 @@ def split_by_sample(
 
     A user with n samples gives max(1, int(fraction * n)) of them to training and the others to
     testing (n = 2: one each), in their order. With a gap, training samples are the first ones, and
-    `gap` samples after them are left out; a user left without test samples is in training only.
+    the next `gap` samples are omitted; a user without test samples is in the training part only.
     """
     train: dict[str, UserSamples] = {}
     test: dict[str, UserSamples] = {}

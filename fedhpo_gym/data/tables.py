@@ -1,4 +1,9 @@
-"""Classification tables: from the data folder, from OpenML into the cache, or scikit-learn."""
+"""Classification tables: from the data folder, from OpenML into the cache, or from scikit-learn.
+
+`tables.csv` beside this file describes each table in a row, and the catalogue lists them. Nominal
+columns are label-encoded and nothing is scaled, as in the arrays of the OpenML client with which
+the original tables of results were computed.
+"""
 
 import csv
 from dataclasses import dataclass
@@ -11,7 +16,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.core.files import path_exists
 from fedhpo_gym.data import cache
-from fedhpo_gym.data.cache import again, reading
+from fedhpo_gym.data.cache import repair_advice, reporting_damage
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
 
@@ -19,12 +24,12 @@ from fedhpo_gym.data.records import Dataset, Source, make_dataset
 class TableSource(Source):
     """A table of numbers and categories with one label per row.
 
-    The data folder is searched for the plain file first; otherwise the table is downloaded from
-    OpenML once and cached. Tables that ship with scikit-learn need neither.
+    The plain file in the data folder is preferred; otherwise the table is downloaded from OpenML
+    once and cached. Tables of scikit-learn need neither.
     """
 
-    openml_task: int | None = None  # OpenML task id, or None for tables that ship with scikit-learn
-    # name of the plain file in the data folder, where it is looked for first.
+    openml_task: int | None = None  # OpenML task id, or None for tables of scikit-learn
+    # name of the plain file in the data folder, which is preferred.
     file: str | None = None
     sha256: str | None = None  # checksum of `file`
     sklearn: str | None = None  # name of the scikit-learn loader, or None
@@ -50,7 +55,7 @@ class TableSource(Source):
 
     @property
     def _plain(self) -> Path | None:
-        return cache.find(self.file, f"tabular/{self.file}") if self.file else None
+        return cache.find_data(self.file, f"tabular/{self.file}") if self.file else None
 
     @property
     def _download(self) -> Path:
@@ -62,29 +67,29 @@ class TableSource(Source):
         return make_dataset(self.name, features, labels, self.num_classes)
 
     def check(self, dataset: Dataset) -> None:
-        """Compare with the documentation; every class must occur, and no value may be missing."""
+        """Check the documented properties; each class must occur, and no value may be missing."""
         super().check(dataset)
         if not np.isfinite(np.asarray(dataset.features)).all():
             raise DamagedDataError(
                 f"data set {self.name} must hold finite numbers, got nan or infinity; {self.again}"
             )
-        found = len(np.unique(dataset.labels))
-        if found != self.num_classes:
+        num_classes = len(np.unique(dataset.labels))
+        if num_classes != self.num_classes:
             raise DamagedDataError(
                 f"data set {self.name} must have samples of {self.num_classes} classes, got "
-                f"{found}; {self.again}"
+                f"{num_classes}; {self.again}"
             )
 
     def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         if self.sklearn is not None:
-            module: Any = cache.require("sklearn.datasets", "data")
+            module: Any = cache.import_optional("sklearn.datasets", "data")
             bunch = getattr(module, self.sklearn)()
             features = np.asarray(bunch.data, dtype=np.float64)
             return features, np.asarray(bunch.target, dtype=np.int64)
         path = self._plain
         if path is not None and self.sha256 is not None:
             cache.verify(path, self.sha256, self.repair)
-            with reading(path, again(self.repair)):
+            with reporting_damage(path, repair_advice(self.repair)):
                 return encode_columns(read_columns(path))
         return self._read_openml()
 
@@ -96,28 +101,32 @@ class TableSource(Source):
                 f"file {self.file} into the folder named by {cache.ENV_VAR}"
             )
             arrays = download_task(self.openml_task, advice)
-            made = make_dataset(self.name, arrays["features"], arrays["labels"], self.num_classes)
-            self.check(made)  # before it is kept
+            dataset = make_dataset(
+                self.name, arrays["features"], arrays["labels"], self.num_classes
+            )
+            self.check(dataset)  # before it is stored
             cache.write_arrays(path, arrays)
         arrays = cache.read_arrays(path, self.repair)
-        with reading(path, again(self.repair)):
+        with reporting_damage(path, repair_advice(self.repair)):
             kinds = {"features": ("float64", 2), "labels": ("int64", 1)}
-            features, labels = cache.columns(arrays, kinds).values()
+            features, labels = cache.check_columns(arrays, kinds).values()
             return features, labels
 
 
-def _listed(path: Path) -> tuple[TableSource, ...]:
-    """Return the tables that a CSV file describes, a row each; an empty cell is the default."""
+def _read_table_list(path: Path) -> tuple[TableSource, ...]:
+    """Return the tables that a CSV file describes, one per row; empty cells mean defaults."""
     counts = dict.fromkeys(("num_rows", "num_classes", "openml_task"), int)
-    read: dict[str, Any] = {**counts, "open_licence": bool}
+    converters: dict[str, Any] = {**counts, "open_licence": bool}
     with path.open(encoding="utf-8", newline="") as handle:
         return tuple(
-            TableSource(**{name: read.get(name, str)(cell) for name, cell in row.items() if cell})
+            TableSource(
+                **{name: converters.get(name, str)(cell) for name, cell in row.items() if cell}
+            )
             for row in csv.DictReader(handle)
         )
 
 
-TABLES = _listed(Path(__file__).with_suffix(".csv"))
+TABLES = _read_table_list(Path(__file__).with_suffix(".csv"))
 
 
 @dataclass(frozen=True)
@@ -125,16 +134,16 @@ class Nominal:
     """A column of categories."""
 
     cells: list[str]  # the value of each row
-    order: tuple[str, ...]  # the categories in the order the data set declares
+    order: tuple[str, ...]  # the categories in the order of the data set
 
 
 Column = NDArray[np.float64] | Nominal
 
 
 def read_columns(path: Path) -> list[Column]:
-    """Read ARFF, or CSV with a header line, as arrays and `Nominal`; the last is the target."""
+    """Return the columns of an ARFF file, or a CSV file with a header; the last is the target."""
     if path.suffix == ".arff":
-        arff: Any = cache.require("arff", "data")
+        arff: Any = cache.import_optional("arff", "data")
         with path.open(encoding="utf-8") as handle:
             content = arff.load(handle)
         kinds = [kind for _, kind in content["attributes"]]
@@ -152,17 +161,16 @@ def read_columns(path: Path) -> list[Column]:
 def encode_columns(columns: list[Column]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Label-encode nominal columns, without any scaling: (n, d) features and (n,) labels.
 
-    A nominal feature becomes the position of its category in the declared order, as the arrays of
-    the OpenML client that the original tables were computed on; classes are numbered in the sorted
-    order of their names.
+    A nominal feature becomes the index of its category in the declared order; classes are numbered
+    in the sorted order of their names.
     """
-    features = np.stack([_codes(column) for column in columns[:-1]], axis=1)
+    features = np.stack([_encode_column(column) for column in columns[:-1]], axis=1)
     target = columns[-1]
     names = np.asarray(target.cells) if isinstance(target, Nominal) else target
     return np.ascontiguousarray(features), np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-def _codes(column: Column) -> NDArray[np.float64]:
+def _encode_column(column: Column) -> NDArray[np.float64]:
     if isinstance(column, Nominal):
         position = {name: float(code) for code, name in enumerate(column.order)}
         return np.array([position[cell] for cell in column.cells])
@@ -171,22 +179,22 @@ def _codes(column: Column) -> NDArray[np.float64]:
 
 def download_task(task_id: int, advice: str) -> dict[str, NDArray[Any]]:
     """Download the table of an OpenML task (the client verifies the server's checksum)."""
-    openml: Any = cache.require("openml", "data")
+    openml: Any = cache.import_optional("openml", "data")
     openml.config.set_root_cache_directory(str(cache.data_folder() / "openml-client"))
     try:
         task = openml.tasks.get_task(task_id, download_splits=False)
         frame, target, _, _ = task.get_dataset().get_data(target=task.target_name)
-    except Exception as error:  # noqa: BLE001 - the line names it
+    except Exception as error:  # noqa: BLE001 - the message names it
         raise MissingDataError(
             f"OpenML could not be reached, or did not send its task {task_id} "
             f"({type(error).__name__}). {advice}"
-        ) from None  # a client's forty frames would hide the line
-    columns: list[Column] = [_column(frame[name]) for name in frame.columns]
-    features, labels = encode_columns([*columns, _column(target)])
+        ) from None  # the traceback of the client would hide the message
+    columns: list[Column] = [_to_column(frame[name]) for name in frame.columns]
+    features, labels = encode_columns([*columns, _to_column(target)])
     return {"features": features, "labels": labels}
 
 
-def _column(series: Any) -> Column:
+def _to_column(series: Any) -> Column:
     if hasattr(series, "cat"):
         order = tuple(str(category) for category in series.cat.categories)
         return Nominal([str(value) for value in series], order)

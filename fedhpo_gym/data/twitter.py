@@ -1,4 +1,8 @@
-"""Twitter (Sentiment140): tweets by user as bags of words, happy or sad."""
+"""Twitter (Sentiment140): tweets by user as bags of words, with positive or negative sentiment.
+
+The catalogue lists the source. Tweets come from LEAF's JSON in the data folder, or from the
+publisher's archive. The vocabulary is the most frequent words of these tweets.
+"""
 
 import csv
 import io
@@ -17,14 +21,14 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import require_zip_growth
 from fedhpo_gym.data import cache
-from fedhpo_gym.data.cache import fetched, reading
-from fedhpo_gym.data.leaf import find_in, integer, read_file
+from fedhpo_gym.data.cache import reporting_damage, verified_file
+from fedhpo_gym.data.leaf import find_dataset_files, read_file, require_integer
 from fedhpo_gym.data.records import Dataset, PublishedSource, SparseRows, make_dataset
 
 TEXT = 4  # column of the text in a sample of LEAF's json
 MEMBERS = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
 LABELS = {"0": 0, "4": 1}
-NEUTRAL = "2"  # in the manual file only; such tweets are left out
+NEUTRAL = "2"  # in the manual file only; such tweets are skipped
 
 Tweet = tuple[str, str, int]
 """User, text, label."""
@@ -34,10 +38,9 @@ Tweet = tuple[str, str, int]
 class TwitterSource(PublishedSource):
     """Tweets of many users as bags of words.
 
-    The data folder is searched for LEAF's output (`sent140/` or `sent140_leaf/`), which decides by
-    its own options which users are there; otherwise the publisher's archive is downloaded, with all
-    its users. The vocabulary is that of the data at hand: the `max_words` most frequent words of
-    all tweets, so it needs no outside file. Values are counts.
+    The data folder is searched for LEAF's output (`sent140/` or `sent140_leaf/`), whose options
+    determine the users; otherwise the publisher's archive is downloaded, with all users. The
+    vocabulary is the `max_words` most frequent words of these tweets. Values are counts.
     """
 
     max_words: int = 10_000  # size of the vocabulary at most
@@ -45,13 +48,13 @@ class TwitterSource(PublishedSource):
     def read(self) -> Dataset:
         """Return `SparseRows` (tweets, words); users are numbered in the sorted order of names."""
         root = cache.data_folder()
-        files = find_in(root, "sent140", "sent140_leaf")
+        files = find_dataset_files(root, "sent140", "sent140_leaf")
         if files:
-            arrays = self._derived(files, read_leaf)
+            arrays = self._derive(files, read_leaf_tweets)
         else:
             archive = root / "sent140" / "sentiment140.zip"
-            with fetched(self.url, archive, None, self.repair):
-                arrays = self._derived([archive], read_archive)
+            with verified_file(self.url, archive, None, self.repair):
+                arrays = self._derive([archive], read_tweet_archive)
         features = SparseRows(
             arrays["indptr"], arrays["indices"], arrays["values"], int(arrays["num_words"])
         )
@@ -59,26 +62,28 @@ class TwitterSource(PublishedSource):
             self.name, features, arrays["labels"], self.num_classes, arrays["users"]
         )
 
-    def _derived(
+    def _derive(
         self, files: Sequence[Path], read: Callable[[Sequence[Path]], Iterator[Tweet]]
     ) -> dict[str, NDArray[Any]]:
         name = f"twitter-{self.max_words}"
-        make = partial(_arrays, files, read, self.max_words)
-        return cache.derived(name, files, make, self.repair)
+        make = partial(_build_arrays, files, read, self.max_words)
+        return cache.derive_arrays(name, files, make, self.repair)
 
 
-def read_leaf(files: Sequence[Path]) -> Iterator[Tweet]:
-    """Read LEAF's json: a sample is a list of columns, its fifth is the text."""
+def read_leaf_tweets(files: Sequence[Path]) -> Iterator[Tweet]:
+    """Read LEAF's JSON, where a sample is a list of columns and the fifth is the text."""
     for path in files:
         for user, samples in read_file(path).users.items():
             for columns, label in zip(samples.x, samples.y, strict=True):
-                yield user, *_tweet(path, user, columns, label)
+                yield user, *_check_tweet(path, user, columns, label)
 
 
-def _tweet(path: Path, user: str, columns: Any, label: Any) -> tuple[str, int]:
-    with reading(f"{path}: a tweet of {user}", "run LEAF's preprocess.sh for sent140 again"):
+def _check_tweet(path: Path, user: str, columns: Any, label: Any) -> tuple[str, int]:
+    with reporting_damage(
+        f"{path}: a tweet of {user}", "run LEAF's preprocess.sh for sent140 again"
+    ):
         text = columns[TEXT] if isinstance(columns, list) and len(columns) > TEXT else None
-        if not isinstance(text, str) or integer(label) not in (0, 1):
+        if not isinstance(text, str) or require_integer(label) not in (0, 1):
             raise InvalidArgumentError(
                 f"it must have at least {TEXT + 1} columns, the fifth its text, and the label 0 or "
                 f"1, got {columns!r} and {label!r}"
@@ -86,7 +91,7 @@ def _tweet(path: Path, user: str, columns: Any, label: Any) -> tuple[str, int]:
         return text, label
 
 
-def read_archive(files: Sequence[Path]) -> Iterator[Tweet]:
+def read_tweet_archive(files: Sequence[Path]) -> Iterator[Tweet]:
     """Read the publisher's archive: two csv files of label, id, date, query, user, text."""
     with zipfile.ZipFile(files[0]) as archive:
         require_zip_growth(archive)
@@ -98,12 +103,10 @@ def read_archive(files: Sequence[Path]) -> Iterator[Tweet]:
                         yield user, tweet, LABELS[label]
 
 
-def _arrays(
+def _build_arrays(
     files: Sequence[Path], read: Callable[[Sequence[Path]], Iterator[Tweet]], max_words: int
 ) -> dict[str, NDArray[Any]]:
-    ordered = sorted(
-        read(files), key=lambda tweet: tweet[0]
-    )  # stable: a user's tweets keep their order
+    ordered = sorted(read(files), key=lambda tweet: tweet[0])  # stable for the tweets of a user
     texts = [text for _, text, _ in ordered]
     rows = bags_of_words(texts, make_vocabulary(texts, max_words))
     users = np.unique([user for user, _, _ in ordered], return_inverse=True)[1]
@@ -143,12 +146,12 @@ def make_vocabulary(texts: Sequence[str], max_words: int) -> tuple[str, ...]:
 
 
 def bags_of_words(texts: Sequence[str], vocabulary: Sequence[str]) -> SparseRows:
-    """Return the (texts, words) counts of the vocabulary's words; other words are left out."""
+    """Return the counts of the vocabulary's words: (texts, words)."""
     columns = {word: column for column, word in enumerate(vocabulary)}
     indptr, indices, values = [0], [], []
     for text in texts:
-        known = (columns[word] for word in split_words(text) if word in columns)
-        for column, count in sorted(Counter(known).items()):
+        word_columns = (columns[word] for word in split_words(text) if word in columns)
+        for column, count in sorted(Counter(word_columns).items()):
             indices.append(column)
             values.append(count)
         indptr.append(len(indices))

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.algorithms import algorithm_name
-from fedhpo_gym.core.checks import coerce, parameter_types, short_repr, to_plain
+from fedhpo_gym.core.checks import coerce, parameter_types, short_repr, to_json_data
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 
 R = TypeVar("R")
@@ -29,7 +29,7 @@ class PlainSpec:
 
     @spec.setter
     def spec(self, spec: EnvSpec | None) -> None:
-        self._spec = spec and replace(spec, kwargs=to_plain(spec.kwargs))
+        self._spec = spec and replace(spec, kwargs=to_json_data(spec.kwargs))
 
 
 def with_signature_of(record: type[Any]) -> Callable[[F], F]:

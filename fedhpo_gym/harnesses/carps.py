@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fedhpo_gym.core.checks import Range, to_plain, validate_call
+from fedhpo_gym.core.checks import Range, to_json_data, validate_call
 from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.harnesses.problem import Problem
@@ -139,5 +139,5 @@ def write_task(
     content = {"benchmark_id": "fedhpo", "task_id": "${task.name}", "task": task}
     file = folder / "task" / "fedhpo" / f"{env_id}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, f"# @package _global_\n{json.dumps(to_plain(content), indent=1)}\n")
+    write_text(file, f"# @package _global_\n{json.dumps(to_json_data(content), indent=1)}\n")
     return file

@@ -1,4 +1,4 @@
-"""Profet (Klein et al., 2019): families of HPO tasks, and tasks that a model of one generates."""
+"""Profet (Klein et al., 2019): families of HPO tasks, and models that generate tasks."""
 
 from fedhpo_gym.profet.model import Family, ProfetModel, ProfetTask, forrester
 

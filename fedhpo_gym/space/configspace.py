@@ -22,14 +22,14 @@ def to_configspace(
     It draws with a seed; without defaults, ConfigSpace chooses them.
     """
     cs, defaults = _library(), default or {}
-    found: ConfigSpace.ConfigurationSpace = cs.ConfigurationSpace(seed=seed)
+    converted: ConfigSpace.ConfigurationSpace = cs.ConfigurationSpace(seed=seed)
     for dimension in space.dimensions:
-        found.add(_hyperparameter(cs, dimension, defaults.get(dimension.name)))
+        converted.add(_hyperparameter(cs, dimension, defaults.get(dimension.name)))
     for dimension in space.dimensions:
         if dimension.active is not None:
             name, values = dimension.active
-            found.add(cs.InCondition(found[dimension.name], found[name], list(values)))
-    return found
+            converted.add(cs.InCondition(converted[dimension.name], converted[name], list(values)))
+    return converted
 
 
 def from_configspace(space: "ConfigSpace.ConfigurationSpace") -> SearchSpace:
@@ -53,7 +53,12 @@ def from_configspace(space: "ConfigSpace.ConfigurationSpace") -> SearchSpace:
             )
         active[name] = parent, values
     # Parents come before their children there, too.
-    return SearchSpace(tuple(_dimension(cs, one, active.get(one.name)) for one in space.values()))
+    return SearchSpace(
+        tuple(
+            _dimension(cs, hyperparameter, active.get(hyperparameter.name))
+            for hyperparameter in space.values()
+        )
+    )
 
 
 def _library() -> Any:
@@ -66,16 +71,18 @@ def _library() -> Any:
 
 
 def _hyperparameter(cs: Any, dimension: Dimension, default: Value | None) -> Any:
-    name, meta = dimension.name, {one: getattr(dimension, one) for one in OWN}
-    given: dict[str, Any] = {"meta": meta} | ({} if default is None else {"default_value": default})
+    name, meta = dimension.name, {field_name: getattr(dimension, field_name) for field_name in OWN}
+    options: dict[str, Any] = {"meta": meta} | (
+        {} if default is None else {"default_value": default}
+    )
     if dimension.kind == "category":
-        return cs.CategoricalHyperparameter(name, list(dimension.grid), **given)
+        return cs.CategoricalHyperparameter(name, list(dimension.grid), **options)
     if dimension.values is not None:
         meta |= {"kind": dimension.kind, "log": dimension.log}
-        return cs.OrdinalHyperparameter(name, list(dimension.values), **given)
+        return cs.OrdinalHyperparameter(name, list(dimension.values), **options)
     kind = {"float": cs.UniformFloatHyperparameter, "int": cs.UniformIntegerHyperparameter}
     low, high = dimension.low, dimension.high
-    return kind[dimension.kind](name, lower=low, upper=high, log=dimension.log, **given)
+    return kind[dimension.kind](name, lower=low, upper=high, log=dimension.log, **options)
 
 
 def _condition(cs: Any, condition: Any) -> tuple[str, str, tuple[Any, ...]]:
@@ -88,27 +95,36 @@ def _condition(cs: Any, condition: Any) -> tuple[str, str, tuple[Any, ...]]:
             "`space` must have conditions of equality or membership only, got "
             f"{type(condition).__name__} of {condition!r:.80}"
         )
-    plain = tuple(one.item() if hasattr(one, "item") else one for one in values)
+    plain = tuple(value.item() if hasattr(value, "item") else value for value in values)
     return condition.child.name, condition.parent.name, plain
 
 
-def _dimension(cs: Any, one: Any, active: tuple[str, tuple[Any, ...]] | None) -> Dimension:
-    meta = dict(one.meta or {})
-    own = {name: meta[name] for name in OWN if meta.get(name) is not None}
-    if isinstance(one, cs.CategoricalHyperparameter):
-        words = [str(choice) for choice in one.choices]
-        scope = own.get("scope", "client")
-        return Dimension.of_categories(one.name, words, scope=scope, active=active)
-    if isinstance(one, cs.OrdinalHyperparameter):
-        values = tuple(v.item() if hasattr(v, "item") else v for v in one.sequence)
-        whole = all(isinstance(value, int) for value in values)
-        kind, log = meta.get("kind", "int" if whole else "float"), meta.get("log", False)
+def _dimension(
+    cs: Any, hyperparameter: Any, active: tuple[str, tuple[Any, ...]] | None
+) -> Dimension:
+    meta = dict(hyperparameter.meta or {})
+    fields = {name: meta[name] for name in OWN if meta.get(name) is not None}
+    if isinstance(hyperparameter, cs.CategoricalHyperparameter):
+        categories = [str(choice) for choice in hyperparameter.choices]
+        scope = fields.get("scope", "client")
+        return Dimension.of_categories(hyperparameter.name, categories, scope=scope, active=active)
+    if isinstance(hyperparameter, cs.OrdinalHyperparameter):
+        values = tuple(v.item() if hasattr(v, "item") else v for v in hyperparameter.sequence)
+        has_integers = all(isinstance(value, int) for value in values)
+        kind, log = meta.get("kind", "int" if has_integers else "float"), meta.get("log", False)
         low, high = values[0], values[-1]
-        return Dimension(one.name, low, high, kind, log=log, values=values, active=active, **own)
-    if isinstance(one, cs.UniformFloatHyperparameter | cs.UniformIntegerHyperparameter):
-        uniform: Kind = "float" if isinstance(one, cs.UniformFloatHyperparameter) else "int"
-        low, high = one.lower, one.upper
-        return Dimension(one.name, low, high, uniform, log=one.log, active=active, **own)
+        return Dimension(
+            hyperparameter.name, low, high, kind, log=log, values=values, active=active, **fields
+        )
+    if isinstance(hyperparameter, cs.UniformFloatHyperparameter | cs.UniformIntegerHyperparameter):
+        uniform: Kind = (
+            "float" if isinstance(hyperparameter, cs.UniformFloatHyperparameter) else "int"
+        )
+        low, high = hyperparameter.lower, hyperparameter.upper
+        return Dimension(
+            hyperparameter.name, low, high, uniform, log=hyperparameter.log, active=active, **fields
+        )
     raise InvalidArgumentError(
-        f"`space` must have uniform, ordinal and categorical hyperparameters only, got {one!r:.80}"
+        "`space` must have uniform, ordinal and categorical hyperparameters only, got "
+        f"{hyperparameter!r:.80}"
     )

@@ -136,16 +136,16 @@ class Dimension:
         """Return ``value`` as the legal built-in number it equals."""
         if self.kind == "category":
             return self._category(value, what)
-        number = self._cast(value, f"{what}[{self.name!r}]")
-        if self.values is not None and (index := self._position(number)) is not None:
+        legal = self._cast(value, f"{what}[{self.name!r}]")
+        if self.values is not None and (index := self._position(legal)) is not None:
             return self.values[index]
-        if not self.low <= number <= self.high:
+        if not self.low <= legal <= self.high:
             raise InvalidArgumentError(
-                f"`{what}[{self.name!r}]` must be in [{self.low}, {self.high}], got {number!r}."
+                f"`{what}[{self.name!r}]` must be in [{self.low}, {self.high}], got {legal!r}."
             )
         if self.values is not None:
-            raise self._off_grid(number, what)
-        return number
+            raise self._off_grid(legal, what)
+        return legal
 
     def index(self, value: object) -> int:
         """Return the position of ``value`` in ``grid``."""
@@ -169,16 +169,16 @@ class Dimension:
         start, stop = self._scale
         raw = start + share * (stop - start)
         raw = math.exp(raw) if self.log else raw
-        number = math.floor(raw + 0.5) if self.kind == "int" else raw
-        return min(max(number, self.low), self.high)
+        rounded = math.floor(raw + 0.5) if self.kind == "int" else raw
+        return min(max(rounded, self.low), self.high)
 
     def encode(self, value: object) -> float:
         """Return the coordinate of ``value``: the cell centre on a grid."""
         if self.values is not None:
             return (2 * self.index(value) + 1) / len(self.values) - 1.0
-        number = self._cast(self.validate(value), self.name)
+        legal = self._cast(self.validate(value), self.name)
         start, stop = self._scale
-        raw = math.log(number) if self.log else number
+        raw = math.log(legal) if self.log else legal
         return min(max(2.0 * (raw - start) / (stop - start) - 1.0, -1.0), 1.0)
 
     def decode_many(self, u: NDArray[np.float64]) -> NDArray[Any]:
@@ -191,10 +191,10 @@ class Dimension:
         raw = start + share * (stop - start)
         if self.log:  # one by one: numpy's exponential is not that of `math`
             raw = np.array([*map(math.exp, raw.tolist())], dtype=np.float64)
-        number = np.floor(raw + 0.5) if self.kind == "int" else raw
-        number = np.minimum(np.maximum(number, self.low), self.high)
-        number = np.where(share == 0.0, self.low, np.where(share == 1.0, self.high, number))
-        return number.astype(np.int64) if self.kind == "int" else number
+        values = np.floor(raw + 0.5) if self.kind == "int" else raw
+        values = np.minimum(np.maximum(values, self.low), self.high)
+        values = np.where(share == 0.0, self.low, np.where(share == 1.0, self.high, values))
+        return values.astype(np.int64) if self.kind == "int" else values
 
     def encode_many(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return the coordinates of (N,) legal values, bit for bit those of `encode`."""
@@ -242,12 +242,12 @@ class Dimension:
         """The grid of a dimension that has numbers."""
         return tuple(point for point in self.grid if not isinstance(point, str))
 
-    def _position(self, number: Number) -> int | None:
+    def _position(self, value: Number) -> int | None:
         """Return the index of the grid point that equals ``number``, or None."""
-        after = bisect_left(self._numbers, number)
+        after = bisect_left(self._numbers, value)
         for index in (after, after - 1):
             if 0 <= index < len(self._numbers) and math.isclose(
-                self._numbers[index], number, rel_tol=_REL_TOL
+                self._numbers[index], value, rel_tol=_REL_TOL
             ):
                 return index
         return None
@@ -260,27 +260,27 @@ class Dimension:
             )
         return self.grid[self.grid.index(value)]
 
-    def _off_grid(self, number: Number, what: str) -> OffGridError:
-        nearest = sorted(sorted(self._numbers, key=lambda point: abs(point - number))[:2])
+    def _off_grid(self, value: Number, what: str) -> OffGridError:
+        nearest = sorted(sorted(self._numbers, key=lambda point: abs(point - value))[:2])
         return OffGridError(
-            f"`{what}[{self.name!r}]` must be on the grid, got {number!r}; "
+            f"`{what}[{self.name!r}]` must be on the grid, got {value!r}; "
             f"the nearest legal values are {', '.join(map(repr, nearest))}."
         )
 
     def _cast(self, value: object, argument: str) -> Number:
         """Return ``value`` as the built-in number named by ``kind``; 3.0 passes for an int."""
-        number = as_number(value)
-        if number is None or not math.isfinite(number):
+        real = as_number(value)
+        if real is None or not math.isfinite(real):
             raise self._bad(argument, "a finite number", value)
-        if isinstance(number, int) and abs(number) >= INT_END:
+        if isinstance(real, int) and abs(real) >= INT_END:
             raise self._bad(argument, "a finite number", value)
         if self.kind == "float":
-            return float(number)
-        if number != int(number):
+            return float(real)
+        if real != int(real):
             raise self._bad(argument, "a whole number", value)
-        if abs(number) >= INT_END:
+        if abs(real) >= INT_END:
             raise self._bad(argument, "a whole number that fits into 64 bits", value)
-        return int(number)
+        return int(real)
 
     def _check_interval(self) -> None:
         if not self.low < self.high:
@@ -303,27 +303,32 @@ class Dimension:
     def _check_condition(self) -> None:
         if self.active is None:
             return
-        given: object = self.active
-        if not isinstance(given, list | tuple) or len(given) != 2:
-            raise self._bad("active", "a name and its values, or None", given)
-        name, values = given
+        condition: object = self.active
+        if not isinstance(condition, list | tuple) or len(condition) != 2:
+            raise self._bad("active", "a name and its values, or None", condition)
+        name, values = condition
         if not isinstance(name, str) or not isinstance(values, list | tuple) or not values:
-            raise self._bad("active", "a name and at least one of its values", given)
+            raise self._bad("active", "a name and at least one of its values", condition)
         object.__setattr__(self, "active", (name, tuple(values)))
 
     def _check_categories(self) -> None:
-        words = coerce("values", self.values, tuple[str, ...])
-        if not words or len(set(words)) < len(words) or self.log or self.bins is not None:
+        categories = coerce("values", self.values, tuple[str, ...])
+        if (
+            not categories
+            or len(set(categories)) < len(categories)
+            or self.log
+            or self.bins is not None
+        ):
             raise self._bad(
-                "values", "at least one word, each once, without `log` and `bins`", words
+                "values", "at least one word, each once, without `log` and `bins`", categories
             )
-        if (self.low, self.high) != (0, len(words) - 1):
+        if (self.low, self.high) != (0, len(categories) - 1):
             raise self._bad("low", "0, and `high` the last position, of categories", self.low)
 
-    def _check_values(self, given: tuple[Value, ...]) -> None:
-        if not isinstance(given, list | tuple):
-            raise self._bad("values", "a list or tuple of numbers, or None", given)
-        values: tuple[Number, ...] = tuple(self._cast(value, "values") for value in given)
+    def _check_values(self, entries: tuple[Value, ...]) -> None:
+        if not isinstance(entries, list | tuple):
+            raise self._bad("values", "a list or tuple of numbers, or None", entries)
+        values: tuple[Number, ...] = tuple(self._cast(value, "values") for value in entries)
         if not values or any(a >= b for a, b in pairwise(values)):
             raise self._bad("values", "a non-empty, strictly increasing sequence", self.values)
         if (self.low, self.high) != (values[0], values[-1]):

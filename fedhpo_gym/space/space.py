@@ -30,9 +30,13 @@ class SearchSpace:
     dimensions: tuple[Dimension, ...]
 
     def __post_init__(self) -> None:
-        given: object = self.dimensions
-        if not isinstance(given, list | tuple) or not all(isinstance(d, Dimension) for d in given):
-            raise InvalidArgumentError(f"`dimensions` must hold dimensions only, got {given!r:.80}")
+        dimensions: object = self.dimensions
+        if not isinstance(dimensions, list | tuple) or not all(
+            isinstance(d, Dimension) for d in dimensions
+        ):
+            raise InvalidArgumentError(
+                f"`dimensions` must hold dimensions only, got {dimensions!r:.80}"
+            )
         object.__setattr__(self, "dimensions", tuple(self.dimensions))
         if len(set(self.names)) != len(self.dimensions):
             raise InvalidArgumentError(
@@ -43,14 +47,14 @@ class SearchSpace:
                 self._check_condition(position, *dimension.active)
 
     def _check_condition(self, position: int, name: str, values: Sequence[Value]) -> None:
-        own, before = self.names[position], self.names[:position]
+        child, before = self.names[position], self.names[:position]
         if name not in before:
             raise InvalidArgumentError(
-                f"Dimension {own!r}: `active` must name one of the dimensions before it, "
+                f"Dimension {child!r}: `active` must name one of the dimensions before it, "
                 f"{list(before)}, got {name!r}."
             )
         for value in values:
-            self[name].validate(value, f"active of {own}")
+            self[name].validate(value, f"active of {child}")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +86,7 @@ class SearchSpace:
 
     def with_grid(self) -> "SearchSpace":
         """Return the same space whose intervals have a grid, where its author gave none."""
-        return SearchSpace(tuple(one.with_grid() for one in self.dimensions))
+        return SearchSpace(tuple(dimension.with_grid() for dimension in self.dimensions))
 
     def discretized(self) -> "SearchSpace":
         """Return the space in which only grid points are legal."""
@@ -90,29 +94,29 @@ class SearchSpace:
 
     def within(self, other: "SearchSpace") -> "SearchSpace":
         """Return the grid without the points that are not legal in another space."""
-        kept = {
+        legal_points = {
             d.name: tuple(v for v in d.grid if other[d.name].contains(v))
             for d in self.discretized().dimensions
         }
-        empty = [name for name, values in kept.items() if not values]
+        empty = [name for name, values in legal_points.items() if not values]
         if empty:
             raise InvalidArgumentError(f"No grid point of {empty} is legal in the other space.")
-        return SearchSpace(tuple(_narrowed(d, kept[d.name]) for d in self.dimensions))
+        return SearchSpace(tuple(_narrowed(d, legal_points[d.name]) for d in self.dimensions))
 
     def fix(self, mapping: Mapping[str, object]) -> "SearchSpace":
         """Return the space without the dimensions that are fixed, or no longer active."""
         for name, value in mapping.items():
             self[name].validate(value, "mapping")
-        fixed, kept = dict(mapping), list[Dimension]()
+        fixed, free = dict(mapping), list[Dimension]()
         for d in self.dimensions:
-            if d.active is not None and d.active[0] not in {one.name for one in kept}:
+            if d.active is not None and d.active[0] not in {dimension.name for dimension in free}:
                 if not d.is_active(fixed):
                     fixed.pop(d.name, None)
                     continue
                 d = replace(d, active=None)
             if d.name not in fixed:
-                kept.append(d)
-        return SearchSpace(tuple(kept))
+                free.append(d)
+        return SearchSpace(tuple(free))
 
     def decode(self, action: ArrayLike) -> dict[str, Value]:
         """Return the configuration of an action of (n,) coordinates in [-1, 1]."""
@@ -162,17 +166,19 @@ class SearchSpace:
         self, column: Callable[[int], NDArray[Any]], by_index: bool = False
     ) -> Iterator[tuple[int, NDArray[np.bool_]]]:
         """Yield the conditional dimensions, and where each is active among many configurations."""
-        known: dict[int, NDArray[np.bool_]] = {}
+        active_by_axis: dict[int, NDArray[np.bool_]] = {}
         for axis, dimension in enumerate(self.dimensions):
             if dimension.active is None:
                 continue
             name, values = dimension.active
             parent = self.names.index(name)
             of = self.dimensions[parent]
-            wanted = [of.index(v) if by_index else of.validate(v) for v in values]
-            active = np.isin(column(parent), wanted)
-            known[axis] = active & known[parent] if parent in known else active
-            yield axis, known[axis]
+            activating = [of.index(v) if by_index else of.validate(v) for v in values]
+            active = np.isin(column(parent), activating)
+            active_by_axis[axis] = (
+                active & active_by_axis[parent] if parent in active_by_axis else active
+            )
+            yield axis, active_by_axis[axis]
 
     @cached_property
     def _half_shape(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -205,20 +211,22 @@ class SearchSpace:
     def columns_of(self, configurations: Sequence[Mapping[str, Value]]) -> dict[str, NDArray[Any]]:
         """Return the values of legal configurations by dimension, as `decode_columns` does."""
         return {
-            d.name: np.array([one.get(d.name, d.decode(INACTIVE)) for one in configurations])
+            d.name: np.array(
+                [configuration.get(d.name, d.decode(INACTIVE)) for configuration in configurations]
+            )
             for d in self.dimensions
         }
 
     def configurations_of(self, columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Value]]:
         """Return the configurations that `columns_of` gives (B,) columns; others are left out."""
-        found = []
+        configurations = []
         for row in zip(*(columns[name].tolist() for name in self.names), strict=True):
-            one: dict[str, Value] = {}
+            configuration: dict[str, Value] = {}
             for dimension, value in zip(self.dimensions, row, strict=True):
-                if dimension.is_active(one):
-                    one[dimension.name] = value
-            found.append(one)
-        return found
+                if dimension.is_active(configuration):
+                    configuration[dimension.name] = value
+            configurations.append(configuration)
+        return configurations
 
     def canonical(self, actions: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return (..., n) actions with `INACTIVE` where a dimension is not active."""
@@ -257,12 +265,12 @@ class SearchSpace:
         parts, start = [], 0
         for dimension in self.dimensions:
             width = len(dimension.grid) if dimension.kind == "category" else 1
-            own = np.asarray(features, dtype=np.float64)[:, start : start + width]
+            block = np.asarray(features, dtype=np.float64)[:, start : start + width]
             start += width
             if width > 1 or dimension.kind == "category":
-                parts.append(dimension.encode_many(np.array(dimension.grid)[own.argmax(axis=1)]))
+                parts.append(dimension.encode_many(np.array(dimension.grid)[block.argmax(axis=1)]))
             else:
-                parts.append(2.0 * np.clip(own[:, 0], 0.0, 1.0) - 1.0)
+                parts.append(2.0 * np.clip(block[:, 0], 0.0, 1.0) - 1.0)
         return self.canonical(np.stack(parts, axis=1).astype(np.float32))
 
     def validate(
@@ -306,8 +314,8 @@ class SearchSpace:
 
     def from_numbers(self, numbers: Mapping[str, float]) -> dict[str, Value]:
         """Return the configuration that `numbers` gave numbers; what is NaN has no value."""
-        given = {k: self[k].from_number(x) for k, x in numbers.items() if not math.isnan(x)}
-        return self.validate(given)
+        configuration = {k: self[k].from_number(x) for k, x in numbers.items() if not math.isnan(x)}
+        return self.validate(configuration)
 
     def index(self, mapping: Mapping[str, object]) -> tuple[int, ...]:
         """Return the grid index, one number per dimension, of a configuration."""
@@ -365,12 +373,12 @@ def _narrowed(dimension: Dimension, values: tuple[Value, ...]) -> Dimension:
 
 
 def _dimension(record: Mapping[str, Any]) -> Dimension:
-    known = [field.name for field in fields(Dimension)]
-    unknown = sorted(set(record) - set(known))
+    field_names = [field.name for field in fields(Dimension)]
+    unknown = sorted(set(record) - set(field_names))
     missing = sorted({"name", "low", "high", "kind"} - set(record))
     if unknown or missing:
         raise InvalidArgumentError(
-            f"A dimension has unknown fields {unknown} and lacks {missing}; it has {known}."
+            f"A dimension has unknown fields {unknown} and lacks {missing}; it has {field_names}."
         )
     values = record.get("values")
     return Dimension(**{**record, "values": None if values is None else tuple(values)})

@@ -31,21 +31,26 @@ def changed_system(base: System, changes: Mapping[str, Any]) -> System:
 
     `model` chooses another kind, which takes over the parameters that all kinds have.
     """
-    given = dict(changes)
+    parameters = dict(changes)
     kind = type(base)
-    if "model" in given:
-        name = coerce("model", given.pop("model"), str)
+    if "model" in parameters:
+        name = coerce("model", parameters.pop("model"), str)
         require_known("system model", name, SYSTEM_MODELS)
         kind = SYSTEM_MODELS[name]
-    known, hints = [field.name for field in fields(kind)], get_type_hints(kind, include_extras=True)
-    for name, value in given.items():
-        if name not in known:
-            raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
-        given[name] = coerce(f"system[{name!r}]", value, hints[name])
+    field_names, hints = (
+        [field.name for field in fields(kind)],
+        get_type_hints(kind, include_extras=True),
+    )
+    for name, value in parameters.items():
+        if name not in field_names:
+            raise InvalidArgumentError(
+                f"unknown system parameter {name!r}.{suggest(name, field_names)}"
+            )
+        parameters[name] = coerce(f"system[{name!r}]", value, hints[name])
     if kind is type(base):
-        return replace(base, **given)
+        return replace(base, **parameters)
     shared = {field.name: getattr(base, field.name) for field in fields(System)}
-    return kind(**{**shared, **given})
+    return kind(**{**shared, **parameters})
 
 
 __all__ = [

@@ -111,13 +111,13 @@ class System(CheckedFields, ABC):
         """Return the seconds of one job of a client, and whether it then reports."""
         raise self._no_clients()
 
-    def client_units(self, work: Work, number: int) -> Floats:
+    def client_units(self, work: Work, num_clients: int) -> Floats:
         """Return in how many units of `compute` each of the clients counts its round."""
         each, clients = None, work.clients
         if clients is not None and self.compute != "constant":
             of = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
             each = of[self.compute]
-        return np.full(number, self.units(work)) if each is None else each
+        return np.full(num_clients, self.units(work)) if each is None else each
 
     def times_s(
         self, works: Sequence[Work], which: AnyIntegers, rounds: AnyIntegers, rates: Floats
@@ -126,17 +126,17 @@ class System(CheckedFields, ABC):
 
         The (B,) rounds and rates take the place of those of `works[which]`.
         """
-        asked = list(zip(which.tolist(), rounds.tolist(), rates.tolist(), strict=True))
+        keys = list(zip(which.tolist(), rounds.tolist(), rates.tolist(), strict=True))
         times = {
-            (index, number, rate): self.cost(works[index].of_rounds(number, rate)).time_s
-            for index, number, rate in {*asked}
+            (index, num_rounds, rate): self.cost(works[index].of_rounds(num_rounds, rate)).time_s
+            for index, num_rounds, rate in {*keys}
         }
-        return np.array([times[one] for one in asked], dtype=np.float64)
+        return np.array([times[key] for key in keys], dtype=np.float64)
 
     def message_bytes(self, work: Work) -> tuple[float, float]:
         """Return the bytes of a message to the server, and of one to a client."""
-        whole = float(work.num_parameters * work.copies * self.bytes_per_parameter)
-        return whole * self.upload_compression, whole * self.download_compression
+        full_bytes = float(work.num_parameters * work.copies * self.bytes_per_parameter)
+        return full_bytes * self.upload_compression, full_bytes * self.download_compression
 
     def units(self, work: Work) -> float:
         """Return in how many units of `compute` the client with most work counts its round."""
@@ -338,8 +338,8 @@ def _planned_s(system: System, work: Work, means: JobDurations) -> tuple[float, 
         system.server_compute_s,
         int(getattr(system, "seed", 0)),
     )
-    own = ends_s[:, work.rounds - 1]
-    return float(own.mean()), float(own.std())
+    ends_of_work_s = ends_s[:, work.rounds - 1]
+    return float(ends_of_work_s.mean()), float(ends_of_work_s.std())
 
 
 @lru_cache(maxsize=64)
@@ -355,9 +355,9 @@ def _flights_s(
 ) -> Floats:
     """Return the (courses, rounds) seconds after which aggregations of simulated courses end."""
     own_s, rng = np.frombuffer(job_s, np.float64), stream(seed, "planned_flights")
-    number, course = len(own_s), np.arange(COURSES)
+    num_clients, course = len(own_s), np.arange(COURSES)
     # Of each course, those that train are the first `at_once`, the others are idle.
-    client = rng.permuted(np.tile(np.arange(number), (COURSES, 1)), axis=1)
+    client = rng.permuted(np.tile(np.arange(num_clients), (COURSES, 1)), axis=1)
     now_s, arrived = np.zeros(COURSES), np.zeros(COURSES, np.int64)
     ends_s = np.full((COURSES, rounds), np.inf)
 
@@ -366,8 +366,8 @@ def _flights_s(
 
     flying_s = done_s(client[:, :at_once], np.zeros((COURSES, 1)))
     while arrived.min() < rounds * reports:
-        place = np.argmin(flying_s, axis=1)
-        now_s = flying_s[course, place]
+        first_done = np.argmin(flying_s, axis=1)
+        now_s = flying_s[course, first_done]
         survives = rng.random(COURSES) >= dropout
         arrived += survives
         ready = survives & (arrived % reports == 0)
@@ -375,12 +375,14 @@ def _flights_s(
         now_s = now_s + np.where(ready, server_s, 0.0)
         flying_s += np.where(ready, server_s, 0.0)[:, None]
         ends_s[course[within], arrived[within] // reports - 1] = now_s[within]
-        drawn = at_once - 1 + rng.integers(number - at_once + 1, size=COURSES)
-        drawn = np.where(drawn == at_once - 1, place, drawn)  # whoever is done is idle, too
-        leaving = client[course, place]
-        client[course, place] = client[course, drawn]
-        client[course, drawn] = leaving
-        flying_s[course, place] = done_s(client[course, place], now_s)
+        next_client = at_once - 1 + rng.integers(num_clients - at_once + 1, size=COURSES)
+        next_client = np.where(
+            next_client == at_once - 1, first_done, next_client
+        )  # whoever is done is idle, too
+        leaving = client[course, first_done]
+        client[course, first_done] = client[course, next_client]
+        client[course, next_client] = leaving
+        flying_s[course, first_done] = done_s(client[course, first_done], now_s)
     return ends_s
 
 

@@ -70,7 +70,7 @@ def _summed(rounds: populations.Rounds) -> _Total:
         rounds.busy_s,
         rounds.sent,
     )
-    return _Total(*[math.fsum(one.tolist()) for one in columns])
+    return _Total(*[math.fsum(column.tolist()) for column in columns])
 
 
 class _LivedCourses:
@@ -98,14 +98,14 @@ class _LivedCourses:
     def add(
         self,
         invited: Callable[[int, np.random.Generator], Invitations],
-        taken: Callable[[Invitations], populations.Rounds],
+        take_rounds: Callable[[Invitations], populations.Rounds],
         hours: Availability,
         server_s: float,
     ) -> None:
         """Let all courses take one more round; what is drawn does not depend on their work."""
         who = invited(len(self._now_s), self._rng)
         wait_s = hours.wait_s(who.clients % len(hours), self._now_s[:, None])
-        rounds = taken(replace(who, wait_s=wait_s))
+        rounds = take_rounds(replace(who, wait_s=wait_s))
         self._now_s = self._now_s + rounds.time_s + server_s
         self._sums.append(self._sums[-1] + np.array(_summed(rounds)) / len(self._now_s))
         self._deviations.append(float(np.std(self._now_s)))
@@ -177,8 +177,8 @@ class DeviceModel(System):
     @cached_property
     def measured(self) -> Devices | None:
         """The devices that were measured; None where all are drawn."""
-        known = {"fedscale": traces.read_fedscale_devices, "flash": traces.read_flash_speeds}
-        read = known.get(self.devices)
+        readers = {"fedscale": traces.read_fedscale_devices, "flash": traces.read_flash_speeds}
+        read = readers.get(self.devices)
         return None if read is None else read(self.devices_path)
 
     @cached_property
@@ -190,20 +190,20 @@ class DeviceModel(System):
             return traces.read_flash_availability(self.availability_path)
         return None
 
-    def population(self, number: int) -> Devices:
+    def population(self, num_clients: int) -> Devices:
         """Return the devices of a federation's clients."""
-        if number not in self._kept.populations:
-            self._kept.populations[number] = self._population(number)
-        return self._kept.populations[number]
+        if num_clients not in self._kept.populations:
+            self._kept.populations[num_clients] = self._population(num_clients)
+        return self._kept.populations[num_clients]
 
-    def hours(self, number: int) -> Availability | None:
+    def hours(self, num_clients: int) -> Availability | None:
         """Return when clients are available; None: always. Client i has row i modulo the rows."""
         if self.availability == "always" or self.trace is not None:
             return self.trace
-        if number not in self._kept.hours:
+        if num_clients not in self._kept.hours:
             beta = self.availability_beta
-            self._kept.hours[number] = drawn(self.availability, number, beta, self.seed)
-        return self._kept.hours[number]
+            self._kept.hours[num_clients] = drawn(self.availability, num_clients, beta, self.seed)
+        return self._kept.hours[num_clients]
 
     def _cost(self, work: Work) -> Cost:
         # Computation is that of the last client that counted, and of the server. All other time is
@@ -239,29 +239,29 @@ class DeviceModel(System):
 
     def _taken(self, work: Work, happened: CourseHistory) -> _Total:
         """Return what the rounds took that happened, one after the other."""
-        number, time_s, found = _clients_of(work), happened.start_s, []
+        num_clients, time_s, totals = _clients_of(work), happened.start_s, []
         for index, sampled in enumerate(happened.sampled):
             draw = Draw(happened.seed, (self.seed, happened.first_round + index))
             cohort = np.flatnonzero(sampled)
-            who = self._invite(number, cohort if len(cohort) else 1, time_s, draw)
-            found.append(_summed(self._rounds(work, who)))
-            time_s += found[-1].other_s + found[-1].computation_s + self.server_compute_s
-        return _Total(*[math.fsum(column) for column in zip(*found, strict=True)])
+            who = self._invite(num_clients, cohort if len(cohort) else 1, time_s, draw)
+            totals.append(_summed(self._rounds(work, who)))
+            time_s += totals[-1].other_s + totals[-1].computation_s + self.server_compute_s
+        return _Total(*[math.fsum(column) for column in zip(*totals, strict=True)])
 
     def _planned(self, work: Work) -> _Total:
         """Return what planned rounds take in expectation."""
-        number = _clients_of(work)
-        if self.hours(number) is not None:
+        num_clients = _clients_of(work)
+        if self.hours(num_clients) is not None:
             return self._lived(work).mean(work.rounds)
         key = self._key(work)
         if key not in self._kept.means:
             if len(self._kept.means) >= _MAX_MEANS:
                 self._kept.means.clear()
-            plan = self._plan(number, work.sampled_clients)
+            plan = self._plan(num_clients, work.sampled_clients)
             parts = [_summed(self._rounds(work, who)) for who in plan]
             sums = [math.fsum(column) for column in zip(*parts, strict=True)]
-            self._kept.means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
-        return _Total(*[work.rounds * one for one in self._kept.means[key]])
+            self._kept.means[key] = _Total(*[total / PLANNED_ROUNDS for total in sums])
+        return _Total(*[work.rounds * total for total in self._kept.means[key]])
 
     def _key(self, work: Work) -> tuple[object, ...]:
         """Return what planned rounds depend on."""
@@ -270,18 +270,18 @@ class DeviceModel(System):
 
     def _lived(self, work: Work) -> _LivedCourses:
         """Return courses of such work, one round after the other, at least as far as asked."""
-        key, number = self._key(work), work.num_clients
+        key, num_clients = self._key(work), work.num_clients
         invited = math.ceil(work.sampled_clients * (1.0 + self.over_selection))
         if key not in self._kept.courses:
             if len(self._kept.courses) >= _MAX_LIVED:
                 self._kept.courses.clear()
             courses = min(max(_AT_ONCE // invited, _LEAST_COURSES), PLANNED_ROUNDS)
             self._kept.courses[key] = _LivedCourses(courses, self.seed)
-        lived, hours = self._kept.courses[key], self.hours(number)
+        lived, hours = self._kept.courses[key], self.hours(num_clients)
         while lived.rounds < work.rounds and hours is not None:
             lived.add(
                 lambda courses, rng: populations.invite_uniformly(
-                    self.population(number),
+                    self.population(num_clients),
                     work.sampled_clients,
                     courses,
                     rng,
@@ -298,10 +298,10 @@ class DeviceModel(System):
         """Return the mean seconds and four standard deviations between courses."""
         if work.reports or work.happened is not None:
             return super().ample_s(work)
-        number, mean_s = _clients_of(work), self.cost(work).time_s
-        if self.hours(number) is not None:
+        num_clients, mean_s = _clients_of(work), self.cost(work).time_s
+        if self.hours(num_clients) is not None:
             return mean_s + 4.0 * self._lived(work).deviation_s(work.rounds)
-        plan = self._plan(number, work.sampled_clients)
+        plan = self._plan(num_clients, work.sampled_clients)
         times = [self._rounds(work, who).time_s for who in plan]
         return mean_s + 4.0 * float(np.std(np.concatenate(times))) * math.sqrt(work.rounds)
 
@@ -312,36 +312,36 @@ class DeviceModel(System):
             who, units, self.client_compute_s, sizes, self.deadline_s or math.inf
         )
 
-    def _plan(self, number: int, cohort: int) -> Iterable[Invitations]:
+    def _plan(self, num_clients: int, cohort: int) -> Iterable[Invitations]:
         """Return who is invited to the planned rounds, which are the same for all work."""
-        found = self._kept.plans.get((number, cohort))
-        if found is not None:
-            return [found]
+        stored_plan = self._kept.plans.get((num_clients, cohort))
+        if stored_plan is not None:
+            return [stored_plan]
         invited = (
-            self._invite(number, who, 0.0, Draw(self.seed, (index,)))
-            for index, who in enumerate(self._cohorts(number, cohort))
+            self._invite(num_clients, who, 0.0, Draw(self.seed, (index,)))
+            for index, who in enumerate(self._cohorts(num_clients, cohort))
         )
         if cohort > _MAX_KEPT:
             return invited
-        self._kept.plans[number, cohort] = Invitations.joined(list(invited))
-        return [self._kept.plans[number, cohort]]
+        self._kept.plans[num_clients, cohort] = Invitations.joined(list(invited))
+        return [self._kept.plans[num_clients, cohort]]
 
-    def _cohorts(self, number: int, cohort: int) -> Iterator[NDArray[np.integer]]:
+    def _cohorts(self, num_clients: int, cohort: int) -> Iterator[NDArray[np.integer]]:
         """Yield cohorts in which all clients take part equally often: few then tell the mean."""
         rng = stream(self.seed, "planned_cohorts")
         places = np.arange(cohort)
-        cycle = number // math.gcd(number, cohort)
+        cycle = num_clients // math.gcd(num_clients, cohort)
         for index in range(PLANNED_ROUNDS):
             if index % cycle == 0:
-                order = rng.permutation(number)
-            yield order[(index % cycle * cohort + places) % number]
+                order = rng.permutation(num_clients)
+            yield order[(index % cycle * cohort + places) % num_clients]
 
     def _invite(
-        self, number: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
+        self, num_clients: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
     ) -> Invitations:
         return populations.invite(
-            self.population(number),
-            self.hours(number),
+            self.population(num_clients),
+            self.hours(num_clients),
             cohort,
             start_s,
             draw,
@@ -357,18 +357,18 @@ class DeviceModel(System):
                     f"`{name}` must be 0 for asynchronous algorithms, which wait for no cohort, "
                     f"got {value!r}; leave it out"
                 )
-        number = _clients_of(work)
-        devices, hours = self.population(number), self.hours(number)
+        num_clients = _clients_of(work)
+        devices, hours = self.population(num_clients), self.hours(num_clients)
         compute_s, transfer_s = populations.client_seconds(
-            self.client_units(work, number),
+            self.client_units(work, num_clients),
             self.client_compute_s,
             devices.compute,
             (self.message_bytes(work)[0], devices.upload / (1.0 + devices.upload_variation**2)),
             (self.message_bytes(work)[1], devices.download / (1.0 + devices.download_variation**2)),
         )
-        wait_s = np.zeros(number)
+        wait_s = np.zeros(num_clients)
         if hours is not None:
-            rows = np.arange(number) % len(hours)
+            rows = np.arange(num_clients) % len(hours)
             times = DAY_S * np.arange(PLANNED_ROUNDS) / PLANNED_ROUNDS
             wait_s = np.mean([hours.wait_s(rows, time_s) for time_s in times.tolist()], axis=0)
         return JobDurations(wait_s + transfer_s, compute_s, self.dropout, wait_s, hours)
@@ -378,15 +378,15 @@ class DeviceModel(System):
         rounds = self._rounds(work, who)  # jobs know no deadline: `job_means` refuses it
         return float(rounds.time_s[0]), bool(who.survives[0, 0])
 
-    def _population(self, number: int) -> Devices:
+    def _population(self, num_clients: int) -> Devices:
         median = self.upload_median_bytes_per_s, self.download_median_bytes_per_s
         if self.devices == "alike":
-            return populations.alike(number, 1.0, *median)
+            return populations.alike(num_clients, 1.0, *median)
         if self.measured is not None:
             sigma = self.compute_sigma if self.devices == "flash" else None
-            return populations.drawn_of(self.measured, number, self.seed, sigma)
+            return populations.drawn_of(self.measured, num_clients, self.seed, sigma)
         return populations.lognormal(
-            number,
+            num_clients,
             self.seed,
             compute_sigma=self.compute_sigma,
             upload=(median[0], self.upload_sigma),

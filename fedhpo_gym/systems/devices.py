@@ -65,14 +65,16 @@ class Devices:
         return Devices(**{name: values[rows] for name, values in vars(self).items()})
 
 
-def alike(number: int, compute: float, upload: float, download: float) -> Devices:
+def alike(num_devices: int, compute: float, upload: float, download: float) -> Devices:
     """Return devices without any difference."""
-    same = [np.full(number, value, np.float64) for value in (compute, upload, download, 0.0, 0.0)]
+    same = [
+        np.full(num_devices, value, np.float64) for value in (compute, upload, download, 0.0, 0.0)
+    ]
     return Devices(*same)
 
 
 def lognormal(
-    number: int,
+    num_devices: int,
     seed: int,
     *,
     compute_sigma: float,
@@ -82,10 +84,10 @@ def lognormal(
     variation: float,
 ) -> Devices:
     """Draw devices: compute times and speeds are log-normal."""
-    deviates = stream(seed, "devices").standard_normal((number, 3)).T
-    compute, down, own = deviates
-    up = correlation * down + np.sqrt(1.0 - correlation**2) * own
-    varies = np.full(number, variation, np.float64)
+    deviates = stream(seed, "devices").standard_normal((num_devices, 3)).T
+    compute, down, independent = deviates
+    up = correlation * down + np.sqrt(1.0 - correlation**2) * independent
+    varies = np.full(num_devices, variation, np.float64)
     return Devices(
         np.exp(compute_sigma * compute),
         upload[0] * np.exp(upload[1] * up),
@@ -95,14 +97,18 @@ def lognormal(
     )
 
 
-def drawn_of(measured: Devices, number: int, seed: int, compute_sigma: float | None) -> Devices:
+def drawn_of(
+    measured: Devices, num_devices: int, seed: int, compute_sigma: float | None
+) -> Devices:
     """Draw devices of measured ones, with replacement."""
     rng = stream(seed, "measured_devices")
-    found = measured.take((rng.random(number) * len(measured)).astype(np.intp))
+    devices = measured.take((rng.random(num_devices) * len(measured)).astype(np.intp))
     if compute_sigma is None:
-        return found
-    compute = np.exp(compute_sigma * stream(seed, "devices").standard_normal((number, 3))[:, 0])
-    return Devices(**{**vars(found), "compute": compute})
+        return devices
+    compute = np.exp(
+        compute_sigma * stream(seed, "devices").standard_normal((num_devices, 3))[:, 0]
+    )
+    return Devices(**{**vars(devices), "compute": compute})
 
 
 def of_flash(table: Floats) -> Devices:
@@ -175,36 +181,36 @@ class Availability:
         period = self.period_s[clients]
         phase = np.fmod(time_s, period)
         first, last = self._first[clients], self._first[clients + 1]
-        found = np.searchsorted(self._ends, clients + 0.5 * phase / period, side="left")
-        found = np.clip(found, first, last)
-        wraps = found == last
-        begin = self.start_s[np.where(wraps, first, found)] + np.where(wraps, period, 0.0)
+        next_interval = np.searchsorted(self._ends, clients + 0.5 * phase / period, side="left")
+        next_interval = np.clip(next_interval, first, last)
+        wraps = next_interval == last
+        begin = self.start_s[np.where(wraps, first, next_interval)] + np.where(wraps, period, 0.0)
         return np.asarray(np.maximum(begin - phase, 0.0))
 
 
-def drawn(kind: str, number: int, beta: float, seed: int) -> Availability:
+def drawn(kind: str, num_clients: int, beta: float, seed: int) -> Availability:
     """Draw in which slots of a day clients are available; every day is the same.
 
     The rates are those of Ribero et al. (2022), arXiv:2205.06730, as FLGo implements them. A client
     that would never be available is so in the slot in which it came closest.
     """
     sigma = -math.log(1.0 - beta - _MARGIN) if beta > 0 else 0.0
-    rates = np.exp(sigma * stream(seed, "availability_rates").standard_normal(number))
+    rates = np.exp(sigma * stream(seed, "availability_rates").standard_normal(num_clients))
     rates /= rates.max()
     rng = stream(seed, "availability_slots")
     ends = (np.arange(SLOTS) + 1) / SLOTS
     day = 0.4 * np.sin(2 * np.pi * ends) + 0.5 if kind == "sine" else np.ones(SLOTS)
     runs, before = [], 0
-    for some in np.array_split(rates, math.ceil(number / _PORTION)):
-        short = rng.random((len(some), SLOTS)) - some[:, None] * day
+    for portion in np.array_split(rates, math.ceil(num_clients / _PORTION)):
+        short = rng.random((len(portion), SLOTS)) - portion[:, None] * day
         available = (short < 0) | (short == short.min(axis=1, keepdims=True))
         edges = np.diff(np.pad(available.astype(np.int8), ((0, 0), (1, 1))), axis=1)
         who, begin = np.nonzero(edges == 1)
         runs.append((who + before, begin, np.nonzero(edges == -1)[1]))
-        before += len(some)
-    client, first, last = (np.concatenate(part) for part in zip(*runs, strict=True))
+        before += len(portion)
+    client, first, last = (np.concatenate(arrays) for arrays in zip(*runs, strict=True))
     slot_s = DAY_S / SLOTS
-    return Availability(np.full(number, DAY_S), client, first * slot_s, last * slot_s)
+    return Availability(np.full(num_clients, DAY_S), client, first * slot_s, last * slot_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +232,10 @@ class Invitations:
     def joined(cls, rounds: "Sequence[Invitations]") -> "Invitations":
         """Return rounds with equally many clients as one record."""
         arrays = [name for name in vars(rounds[0]) if name != "wanted"]
-        joined = {name: np.concatenate([getattr(one, name) for one in rounds]) for name in arrays}
+        joined = {
+            name: np.concatenate([getattr(invitations, name) for invitations in rounds])
+            for name in arrays
+        }
         return cls(wanted=rounds[0].wanted, **joined)
 
 
@@ -253,24 +262,26 @@ def invite(
     dropout: float,
 ) -> Invitations:
     """Invite clients to one round."""
-    given = np.zeros(0, np.intp) if isinstance(cohort, int) else cohort
-    wanted = min(cohort, len(devices)) if isinstance(cohort, int) else len(cohort)
-    number = min(len(devices), math.ceil(wanted * (1.0 + over_selection) - 1e-9))
-    clients = given
-    if len(given) < number:
+    cohort_clients = np.zeros(0, np.intp) if isinstance(cohort, int) else cohort
+    num_reports = min(cohort, len(devices)) if isinstance(cohort, int) else len(cohort)
+    num_invited = min(len(devices), math.ceil(num_reports * (1.0 + over_selection) - 1e-9))
+    clients = cohort_clients
+    if len(cohort_clients) < num_invited:
         order = draw.stream("invited_clients").permutation(len(devices))
         free = np.ones(len(devices), np.bool_)
-        free[given] = False
-        clients = np.concatenate([given, order[free[order]][: number - len(given)]])
-    survives = np.ones(number, np.bool_)
+        free[cohort_clients] = False
+        clients = np.concatenate(
+            [cohort_clients, order[free[order]][: num_invited - len(cohort_clients)]]
+        )
+    survives = np.ones(num_invited, np.bool_)
     if dropout:
-        survives = draw.stream("dropout").random(number) >= dropout
-    wait_s = np.zeros(number)
+        survives = draw.stream("dropout").random(num_invited) >= dropout
+    wait_s = np.zeros(num_invited)
     if hours is not None:
         wait_s = hours.wait_s(clients % len(hours), start_s)
     return Invitations(
         clients[None],
-        wanted,
+        num_reports,
         devices.compute[clients][None],
         _speeds(devices.upload, devices.upload_variation, clients, draw, "upload_speeds")[None],
         _speeds(devices.download, devices.download_variation, clients, draw, "download_speeds")[
@@ -291,9 +302,9 @@ def invite_uniformly(
     dropout: float,
 ) -> Invitations:
     """Invite clients to one round of each of many courses, drawn uniformly; nobody waits yet."""
-    wanted = min(cohort, len(devices))
-    number = min(len(devices), math.ceil(wanted * (1.0 + over_selection) - 1e-9))
-    clients = _distinct(rng, rounds, len(devices), number)
+    num_reports = min(cohort, len(devices))
+    num_invited = min(len(devices), math.ceil(num_reports * (1.0 + over_selection) - 1e-9))
+    clients = _distinct(rng, rounds, len(devices), num_invited)
     upload, download = (
         np.asarray(mean[clients] * _factors(variation[clients], rng.standard_normal(clients.shape)))
         for mean, variation in (
@@ -303,20 +314,20 @@ def invite_uniformly(
     )
     survives = rng.random(clients.shape) >= dropout
     compute, wait_s = devices.compute[clients], np.zeros(clients.shape)
-    return Invitations(clients, wanted, compute, upload, download, wait_s, survives)
+    return Invitations(clients, num_reports, compute, upload, download, wait_s, survives)
 
 
-def _distinct(rng: np.random.Generator, rows: int, high: int, number: int) -> NDArray[np.integer]:
+def _distinct(rng: np.random.Generator, rows: int, high: int, count: int) -> NDArray[np.integer]:
     """Return (rows, number) integers below `high`, those of a row drawn without replacement."""
-    if number * number > high:
-        drawn = rng.permuted(np.tile(np.arange(high), (rows, 1)), axis=1)
-        return np.asarray(drawn[:, :number])
-    found = rng.integers(high, size=(rows, number))
+    if count * count > high:
+        permutations = rng.permuted(np.tile(np.arange(high), (rows, 1)), axis=1)
+        return np.asarray(permutations[:, :count])
+    samples = rng.integers(high, size=(rows, count))
     while True:  # rows with a client twice are drawn again
-        twice = (np.diff(np.sort(found, axis=1), axis=1) == 0).any(axis=1)
+        twice = (np.diff(np.sort(samples, axis=1), axis=1) == 0).any(axis=1)
         if not twice.any():
-            return found
-        found[twice] = rng.integers(high, size=(int(twice.sum()), number))
+            return samples
+        samples[twice] = rng.integers(high, size=(int(twice.sum()), count))
 
 
 def take_rounds(
@@ -387,7 +398,7 @@ class RoundCompletion(NamedTuple):
 
 
 def endings(
-    report_s: Floats, survives: Bools, wanted: int, deadline_s: float = math.inf
+    report_s: Floats, survives: Bools, num_reports: int, deadline_s: float = math.inf
 ) -> RoundCompletion:
     """Return when rounds end, each on its own, of (rounds, invited) reports.
 
@@ -398,10 +409,10 @@ def endings(
     times = np.where(survives, report_s, np.inf)
     order = np.argsort(times, axis=1, kind="stable")
     in_time = np.count_nonzero(survives & (report_s <= deadline_s), axis=1)
-    reports = np.minimum(in_time, wanted)
+    reports = np.minimum(in_time, num_reports)
     fastest = np.argmin(report_s, axis=1)
     last = np.where(reports > 0, order[rows, np.maximum(reports, 1) - 1], fastest)
     after_s = report_s[rows, last]
     if deadline_s < math.inf:
-        after_s = np.where(reports < wanted, np.maximum(after_s, deadline_s), after_s)
+        after_s = np.where(reports < num_reports, np.maximum(after_s, deadline_s), after_s)
     return RoundCompletion(after_s, last, np.maximum(reports, 1))

@@ -62,19 +62,21 @@ def stat_rows(evaluation: Evaluation, seed: int) -> list[StatRow]:
     if seed not in evaluation.seeds:
         raise InvalidArgumentError(f"`seed` must be one of {evaluation.seeds}, got {seed!r}.")
     at = evaluation.seeds.index(seed)
-    known = evaluation.current
-    number = evaluation.fidelity.round if known is not None else int(evaluation.best_round[at])
-    metrics = (evaluation.best if known is None else known)[at]
+    current_metrics = evaluation.current
+    round_number = (
+        evaluation.fidelity.round if current_metrics is not None else int(evaluation.best_round[at])
+    )
+    metrics = (evaluation.best if current_metrics is None else current_metrics)[at]
     rows = []
-    parts: tuple[Literal["train", "test"], ...] = ("train", "test")
-    for part in parts:
-        for client, row in enumerate(metrics[:, SPLITS.index(part)]):
-            samples = int(evaluation.num_samples[at, client, SPLITS.index(part)])
+    splits: tuple[Literal["train", "test"], ...] = ("train", "test")
+    for split in splits:
+        for client, row in enumerate(metrics[:, SPLITS.index(split)]):
+            samples = int(evaluation.num_samples[at, client, SPLITS.index(split)])
             loss, accuracy = (float(row[METRICS.index(name)]) for name in ("loss", "accuracy"))
             rows.append(
                 StatRow(
-                    client_id=str(client), round_number=number, num_samples=samples, set=part,
-                    accuracy=accuracy, loss=loss,
+                    client_id=str(client), round_number=round_number, num_samples=samples,
+                    set=split, accuracy=accuracy, loss=loss,
                 )
             )  # fmt: skip
     return rows
@@ -111,15 +113,15 @@ def write_metrics(
 ) -> tuple[Path, Path]:
     """Write `<name>_stat.csv` and `<name>_sys.csv`; each replaces an older one as a whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = []
+    paths = []
     parts: tuple[tuple[str, Any, Iterable[Any]], ...] = (
         ("stat", StatRow, stat), ("sys", SysRow, system)
     )  # fmt: skip
-    for part, kind, rows in parts:
+    for file_kind, kind, rows in parts:
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, [one.name for one in fields(kind)], lineterminator="\n")
+        writer = csv.DictWriter(text, [field.name for field in fields(kind)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
-        found.append(folder / f"{name}_{part}.csv")
-        write_text(found[-1], text.getvalue())
-    return found[0], found[1]
+        paths.append(folder / f"{name}_{file_kind}.csv")
+        write_text(paths[-1], text.getvalue())
+    return paths[0], paths[1]

@@ -63,14 +63,14 @@ class RecordedModel(System):
 
     def _cost(self, work: Work) -> Cost:
         columns, means = self._table
-        asked = tuple(_amount(work, name) for name in columns)
-        if asked not in means:
-            said = ", ".join(f"{n}={v}" for n, v in zip(columns, asked, strict=True))
+        key = tuple(_amount(work, name) for name in columns)
+        if key not in means:
+            description = ", ".join(f"{n}={v}" for n, v in zip(columns, key, strict=True))
             raise InvalidArgumentError(
                 f"`path` must hold rounds like every one that is charged, and {self.path} has none "
-                f"with {said}; fit a model to it with `fedhpo_gym.systems.calibrate`."
+                f"with {description}; fit a model to it with `fedhpo_gym.systems.calibrate`."
             )
-        communication_s, computation_s = (work.rounds * mean for mean in means[asked])
+        communication_s, computation_s = (work.rounds * mean for mean in means[key])
         return self._charged(work, communication_s, computation_s)
 
     @cached_property
@@ -156,7 +156,7 @@ def _numbers(
             raise _damaged(path, f"it has no column `{name}`")
     if unknown := sorted(set(map(str, names)) - {*WORK_COLUMNS, *TIME_COLUMNS}):
         raise _damaged(path, f"it has the unknown column {unknown[0]!r}")
-    found = []
+    parsed = []
     for index, row in enumerate(rows):
         numbers = {name: float(row[name] or "nothing") for name in names}
         wrong = [name for name, value in numbers.items() if not 0 <= value <= MOST]
@@ -164,8 +164,8 @@ def _numbers(
             raise _damaged(path, f"`{wrong[0]}` of round {index} is {numbers[wrong[0]]!r}")
         if not any(numbers[name] for name in TIME_COLUMNS):
             raise _damaged(path, f"round {index} takes no time, and rounds take some")
-        found.append(numbers)
-    return tuple(name for name in WORK_COLUMNS if name in names), found
+        parsed.append(numbers)
+    return tuple(name for name in WORK_COLUMNS if name in names), parsed
 
 
 def _damaged(path: str, why: str) -> DamagedDataError:
@@ -227,7 +227,9 @@ class SystemModel(System):
         clients = np.array([work.num_clients for work in works], np.float64)[which]
         communication_s = self._communication_s(sizes[:, 0], sizes[:, 1], clients * rates)
         sampled, where = np.unique(num_sampled_clients(rates, clients), return_inverse=True)
-        stragglers = np.array([harmonic(int(number)) for number in sampled], np.float64)[where]
+        stragglers = np.array([harmonic(int(cohort_size)) for cohort_size in sampled], np.float64)[
+            where
+        ]
         client_s = self.client_compute_mean_s * units
         computation_s = rounds * (client_s * stragglers + self.server_compute_s)
         return np.asarray(rounds * communication_s + computation_s, dtype=np.float64)
@@ -321,11 +323,11 @@ def calibrate(records: Sequence[RoundRecord], base: SystemModel = CROSS_SILO) ->
             "`base` must be cross-silo or cross-device to be fitted, got mode 'point_to_point'."
         )
     columns, latency_s, tied = _message_columns(records, base)
-    sent_s = np.array([one.communication_s for one in records])
+    sent_s = np.array([record.communication_s for record in records])
     inverse = _non_negative("client and server bandwidths", columns, sent_s - latency_s)
-    units = [base.units(one.work) * harmonic(one.work.sampled_clients) for one in records]
+    units = [base.units(record.work) * harmonic(record.work.sampled_clients) for record in records]
     busy = np.stack([np.array(units), np.ones(len(records))], axis=1)
-    busy_s = np.array([one.computation_s for one in records])
+    busy_s = np.array([record.computation_s for record in records])
     mean_s, server_s = _non_negative("`client_compute_mean_s` and `server_compute_s`", busy, busy_s)
     links = [FASTEST if value * FASTEST <= 1 else float(1 / value) for value in inverse]
     other = "client_download_bytes_per_s"
@@ -350,8 +352,8 @@ def _message_columns(
     records: Sequence[RoundRecord], base: SystemModel
 ) -> tuple[Floats, Floats, tuple[str, ...]]:
     """Return what the inverse bandwidths are multiplied by, the latencies, and the tied ones."""
-    up, down = np.array([base.message_bytes(one.work) for one in records]).T
-    share = np.array([one.work.client_share for one in records])
+    up, down = np.array([base.message_bytes(record.work) for record in records]).T
+    share = np.array([record.work.client_share for record in records])
     nothing = np.zeros(len(records))
     if base.mode == "cross_silo":
         return np.stack([up, share * down], axis=1), nothing, ()
@@ -372,10 +374,10 @@ def _non_negative(what: str, columns: Floats, target: Floats) -> Floats:
         )
     best, least = np.zeros(columns.shape[1]), float(np.sum(target**2))
     for size in range(1, columns.shape[1] + 1):
-        for chosen in map(list, combinations(range(columns.shape[1]), size)):
-            factors = np.linalg.lstsq(scaled[:, chosen], target, rcond=None)[0]
-            error = float(np.sum((scaled[:, chosen] @ factors - target) ** 2))
+        for positions in map(list, combinations(range(columns.shape[1]), size)):
+            factors = np.linalg.lstsq(scaled[:, positions], target, rcond=None)[0]
+            error = float(np.sum((scaled[:, positions] @ factors - target) ** 2))
             if np.all(factors >= 0) and error < least:
                 best, least = np.zeros(columns.shape[1]), error
-                best[chosen] = factors
+                best[positions] = factors
     return np.asarray(best / np.where(scale > 0, scale, 1.0))

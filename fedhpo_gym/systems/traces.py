@@ -42,8 +42,8 @@ def read_fedscale_devices(path: str) -> Devices:
 
     def parse(clients: dict[str, Any]) -> Devices:
         rows = [
-            (_checked(one["computation"]), _checked(one["communication"]))
-            for one in clients.values()
+            (_checked(client["computation"]), _checked(client["communication"]))
+            for client in clients.values()
         ]
         milliseconds, kilobits = np.array(rows, dtype=np.float64).T
         speed = kilobits * KILOBIT_BYTES
@@ -96,9 +96,9 @@ def read_flash_availability(path: str) -> Availability:
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
     def parse(phones: dict[str, Any]) -> Availability:
-        found = [rows for rows in map(one, phones.values()) if len(rows)]
-        period_s = [DAY_S * max(1, math.ceil(rows[-1, 1] / DAY_S)) for rows in found]
-        return _intervals(list(zip(period_s, found, strict=True)))
+        ready_times = [rows for rows in map(one, phones.values()) if len(rows)]
+        period_s = [DAY_S * max(1, math.ceil(rows[-1, 1] / DAY_S)) for rows in ready_times]
+        return _intervals(list(zip(period_s, ready_times, strict=True)))
 
     return _read(path, parse)
 
@@ -106,10 +106,10 @@ def read_flash_availability(path: str) -> Availability:
 def _ready(messages: str) -> Floats:
     """Return the (intervals, 2) seconds in which a phone is locked, charged, and has Wi-Fi."""
     state = {"locked": False, "charged": False, "wifi": False}
-    found: list[tuple[float, float]] = []
+    intervals: list[tuple[float, float]] = []
     since = None
     for line in filter(str.strip, messages.split("\n")):
-        moment, word = (part.strip() for part in line.strip().split("\t"))
+        moment, word = (field.strip() for field in line.strip().split("\t"))
         word = word.lower()
         if word in _READY:
             name, value = _READY[word]
@@ -121,20 +121,20 @@ def _ready(messages: str) -> Floats:
         if all(state.values()) and since is None:
             since = second
         elif not all(state.values()) and since is not None:
-            found.append((since, second))
+            intervals.append((since, second))
             since = None
-    return _merged(found)
+    return _merged(intervals)
 
 
 def _merged(intervals: list[tuple[float, float]]) -> Floats:
     """Return intervals in order, with those that touch made one."""
-    kept: list[list[float]] = []
+    merged: list[list[float]] = []
     for begin, end in sorted(intervals):
-        if kept and begin <= kept[-1][1]:
-            kept[-1][1] = max(kept[-1][1], end)
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
         else:
-            kept.append([begin, end])
-    return np.array(kept, dtype=np.float64).reshape(-1, 2)
+            merged.append([begin, end])
+    return np.array(merged, dtype=np.float64).reshape(-1, 2)
 
 
 def _intervals(clients: list[tuple[float, Floats]]) -> Availability:
@@ -168,7 +168,9 @@ def _bound(clients: dict[Any, Any], file: Path) -> None:
     for client in clients.values():
         if not isinstance(client, dict):
             raise TypeError("a client is no dictionary")
-        size += sum(len(one) for one in client.values() if isinstance(one, list | tuple | str))
+        size += sum(
+            len(entry) for entry in client.values() if isinstance(entry, list | tuple | str)
+        )
     files.require_bytes(16 * size, f"{file}, decoded,")
 
 
@@ -191,14 +193,14 @@ def _reading(file: Path) -> Iterator[None]:
 
 
 def _numbers(client: Any, name: str) -> Floats:
-    return np.array([_checked(one) for one in client[name]], dtype=np.float64)
+    return np.array([_checked(entry) for entry in client[name]], dtype=np.float64)
 
 
 def _checked(value: object) -> float:
-    number = as_number(value)
-    if number is None or not math.isfinite(number):
+    real = as_number(value)
+    if real is None or not math.isfinite(real):
         raise ValueError(f"it has {str(value)[:40]!r} where a finite number should be")
-    return float(number)
+    return float(real)
 
 
 _VALUES: Final = frozenset({
@@ -273,14 +275,14 @@ class _Machine:
         self.stack = []
 
     def _since_mark(self) -> list[Any]:
-        found, self.stack = self.stack, self._before.pop()
-        return found
+        items, self.stack = self.stack, self._before.pop()
+        return items
 
     def _push(self, value: Any) -> None:
         self.stack.append(value)
 
-    def _remember(self, place: int) -> None:
-        self._memo[place] = self.stack[-1]
+    def _remember(self, index: int) -> None:
+        self._memo[index] = self.stack[-1]
 
     def _append(self, values: list[Any]) -> None:
         self.stack[-1].extend(values)

@@ -31,14 +31,14 @@ from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_
 @validate_call
 def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
     """Return tasks by key, `<name>-v<version>`, in their order."""
-    found: dict[str, Task] = {}
+    catalogue: dict[str, Task] = {}
     for task in tasks:
-        if task.key in found:
+        if task.key in catalogue:
             raise InvalidArgumentError(
                 f"`tasks` must differ in name or version, got two {task.key}"
             )
-        found[task.key] = task
-    return MappingProxyType(found)
+        catalogue[task.key] = task
+    return MappingProxyType(catalogue)
 
 
 @validate_call
@@ -49,10 +49,10 @@ def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
     numbers.
     """
     written = tuple(tasks)
-    own = {task.name for task in written if task.version == 1}
+    with_own_version = {task.name for task in written if task.version == 1}
     for task in written:
         yield task
-        if task.version == 0 and task.name not in own:
+        if task.version == 0 and task.name not in with_own_version:
             yield task.variant(version=1, numbers=0, reward="improvement")
 
 
@@ -94,8 +94,8 @@ when they are asked for: importing stays quick."""
 
 
 def _dynamic(name: str) -> Task:
-    own = DYNAMIC[name]
-    return CourseProblem.like(get_task(own.task), name, own.changes)
+    problem = DYNAMIC[name]
+    return CourseProblem.like(get_task(problem.task), name, problem.changes)
 
 
 ROUNDS_ONLY: Mapping[str, Task] = LazyDict(
@@ -128,9 +128,9 @@ def get_task(name: str) -> Task:
     versions = [key for key in keys if key.rpartition("-v")[0] == short]
     if not versions:
         prefix = name.removesuffix(short)
-        known = {key if "-v" in short else key.rpartition("-v")[0]: key for key in keys}
+        key_by_name = {key if "-v" in short else key.rpartition("-v")[0]: key for key in keys}
         of_rounds = "DAC-" * ("FedHPO-" in prefix and "DAC-" not in prefix)
-        names = {f"{prefix}{of_rounds * (k in ROUNDS_ONLY)}{n}" for n, k in known.items()}
+        names = {f"{prefix}{of_rounds * (k in ROUNDS_ONLY)}{n}" for n, k in key_by_name.items()}
         raise unknown_name("task", name, names)
     return get_task(max(versions, key=lambda key: int(key.rpartition("-v")[2])))
 
@@ -139,7 +139,10 @@ def get_task(name: str) -> Task:
 def versions_of(name: str) -> tuple[Task, ...]:
     """Return all versions of a problem by its name, without prefixes, as they stand."""
     return tuple(
-        own[key] for own in _catalogues() for key in own if key.rpartition("-v")[0] == name
+        catalogue[key]
+        for catalogue in _catalogues()
+        for key in catalogue
+        if key.rpartition("-v")[0] == name
     )
 
 

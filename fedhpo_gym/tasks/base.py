@@ -120,13 +120,13 @@ class Problem(ABC):
     @property
     def identity(self) -> Identity:
         """What stored numbers of this variant belong to."""
-        said = [(name, getattr(self, name)) for name in self.options]
+        pairs = [(name, getattr(self, name)) for name in self.options]
         return Identity(
             name=self.table_name,
             task=self.name,
             version=self.numbers_version,
             options=tuple(
-                (name, value) for name, value in said if value != OMITTED_VALUES.get(name)
+                (name, value) for name, value in pairs if value != OMITTED_VALUES.get(name)
             ),
             settings=tuple(sorted(self.all_settings.items())),
         )
@@ -148,8 +148,8 @@ class Problem(ABC):
     @property
     def objectives(self) -> Mapping[str, Objective]:
         """What can be optimised or constrained, by name; what users have registered comes last."""
-        own = _objectives(self.metrics, self.splits, self.budget_s)
-        return {**own, **REGISTERED} if REGISTERED else own
+        built_in = _objectives(self.metrics, self.splits, self.budget_s)
+        return {**built_in, **REGISTERED} if REGISTERED else built_in
 
     def asked_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that its trials may ask for, whatever answers them."""

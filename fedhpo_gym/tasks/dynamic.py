@@ -33,8 +33,8 @@ class CourseProblem(Task):
     @classmethod
     def like(cls, task: Task, title: str, changes: Mapping[str, Any]) -> Self:
         """Return a task under another name, with other fields."""
-        own = {one.name: getattr(task, one.name) for one in fields(Task)}
-        return cls(**{**own, "title": title, "version": 1, "numbers": None, **changes})
+        values = {field.name: getattr(task, field.name) for field in fields(Task)}
+        return cls(**{**values, "title": title, "version": 1, "numbers": None, **changes})
 
 
 _PICTURES: Final = {

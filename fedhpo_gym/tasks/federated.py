@@ -78,13 +78,13 @@ ALPHAS = (1e-6, 1e30)
 
 def checked_alpha(alpha: object) -> int | float:
     """Return the concentration of an LDA partition."""
-    number = as_number(alpha)
-    if number is None or not ALPHAS[0] <= number <= ALPHAS[1]:
+    real = as_number(alpha)
+    if real is None or not ALPHAS[0] <= real <= ALPHAS[1]:
         raise InvalidArgumentError(
             f"`alpha` must be a positive, finite number in [{ALPHAS[0]:g}, {ALPHAS[1]:g}], got "
             f"{short_repr(alpha)}."
         )
-    return number
+    return real
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,17 +177,21 @@ class Task(Problem):
     def silent(self) -> dict[str, str]:
         """Settings that mean nothing, by those that decide in their place."""
         deciding = {d.name for d in self.tuned} | {n for n, v in self.all_settings.items() if v}
-        own = self._own_settings.items()
-        return {one.instead: name for name, one in own if one.instead and name in deciding}
+        settings = self._own_settings.items()
+        return {
+            setting.instead: name
+            for name, setting in settings
+            if setting.instead and name in deciding
+        }
 
     def variant(self, **changes: Any) -> Self:
         """Replace some fields; settings that another algorithm does not know fall away."""
         algorithm = changes.get("algorithm", self.algorithm)
         is_other = isinstance(algorithm, str) and algorithm != self.algorithm
         if is_other and algorithm in ALGORITHMS:
-            known = {*TRAINING, *ALGORITHMS[algorithm].settings, *dict(self.model_settings)}
-            kept = tuple((name, value) for name, value in self.settings if name in known)
-            changes = {"settings": kept, **changes}
+            allowed = {*TRAINING, *ALGORITHMS[algorithm].settings, *dict(self.model_settings)}
+            settings = tuple((name, value) for name, value in self.settings if name in allowed)
+            changes = {"settings": settings, **changes}
         return super().variant(**changes)
 
     @property
@@ -254,7 +258,9 @@ class Task(Problem):
     def all_settings(self) -> dict[str, float]:
         """All hyperparameters fixed: defaults, and what differs from them."""
         searched = {dimension.name for dimension in self.tuned}
-        defaults = {n: one.default for n, one in self._own_settings.items() if n not in searched}
+        defaults = {
+            n: setting.default for n, setting in self._own_settings.items() if n not in searched
+        }
         return {**defaults, **dict(self.settings)}
 
     def _checked(self, settings: Mapping[str, object]) -> dict[str, float]:
@@ -285,8 +291,8 @@ class Task(Problem):
         """Return the fidelities that tables hold: some rounds, all client sample rates."""
         full = self.fidelity_space["round"]
         last = self.max_round
-        kept = tuple(r for r in self.evaluated_rounds if r in self.stored_rounds or r == last)
-        stored = replace(full, low=kept[0], high=kept[-1], values=kept, bins=None)
+        rounds = tuple(r for r in self.evaluated_rounds if r in self.stored_rounds or r == last)
+        stored = replace(full, low=rounds[0], high=rounds[-1], values=rounds, bins=None)
         return SearchSpace((stored, self.fidelity_space["client_sample_rate"].discretized()))
 
     @property
@@ -315,27 +321,31 @@ class Task(Problem):
         """Return the task with more hyperparameters fixed."""
         defaults = {name: setting.default for name, setting in self._own_settings.items()}
         merged = {**dict(self.settings), **self._checked(settings)}
-        kept = {name: value for name, value in merged.items() if value != defaults.get(name)}
-        return self.variant(settings=tuple(sorted(kept.items())))
+        changed = {name: value for name, value in merged.items() if value != defaults.get(name)}
+        return self.variant(settings=tuple(sorted(changed.items())))
 
     def tune(self, ranges: Mapping[str, Sequence[float]]) -> Self:
         """Return the task with settings of its algorithm searched, on a logarithmic scale."""
-        known, searched = ALGORITHMS[self.algorithm].settings, self.variant(tuned=()).space.names
+        settings_of_algorithm, searched = (
+            ALGORITHMS[self.algorithm].settings,
+            self.variant(tuned=()).space.names,
+        )
         for name, ends in ranges.items():
-            if name not in known or name in searched:
-                free = [one for one in sorted(known) if one not in searched]
-                others = [repr(one) for one in ALGORITHMS if name in ALGORITHMS[one].settings]
+            if name not in settings_of_algorithm or name in searched:
+                free = [other for other in sorted(settings_of_algorithm) if other not in searched]
+                others = [repr(other) for other in ALGORITHMS if name in ALGORITHMS[other].settings]
                 hint = f"; it is a setting of algorithm={' or '.join(others)}" if others else ""
                 raise InvalidArgumentError(
                     f"`tune` must name settings of algorithm={self.algorithm!r} that {self.name} "
                     f"does not search already, {free or 'of which there are none'}, got "
                     f"{name!r}{hint}"
                 )
-            checked = [known[name].validate(name, end) for end in ends]
-            if known[name].instead and checked and checked[0] == 0:
+            checked = [settings_of_algorithm[name].validate(name, end) for end in ends]
+            if settings_of_algorithm[name].instead and checked and checked[0] == 0:
                 raise InvalidArgumentError(
                     f"`tune` must give {name!r} a range above 0, where "
-                    f"{known[name].instead!r} decides in its place, got {short_repr(ends)}"
+                    f"{settings_of_algorithm[name].instead!r} decides in its place, got "
+                    f"{short_repr(ends)}"
                 )
             if len(checked) != 2 or not checked[0] < checked[1]:
                 raise InvalidArgumentError(
@@ -383,21 +393,21 @@ class Instance:
 
 @validate_failed_call
 def make_instances(
-    task: Task, wanted: str | Sequence[Sequence[float]] = "train", alpha: float | None = None
+    task: Task, instances: str | Sequence[Sequence[float]] = "train", alpha: float | None = None
 ) -> tuple[Instance, ...]:
     """Return the instances of a set in `SETS`, or of (alpha, seed) pairs, in order."""
-    if isinstance(wanted, str):
-        require_known("instance set", wanted, SETS)
-        drawn = task.instance_alphas if task.partition == "lda" else (task.alpha,)
-        alphas = drawn if alpha is None else (checked_alpha(alpha),)
-        return tuple(Instance(float(a), seed) for a in alphas for seed in SETS[wanted])
+    if isinstance(instances, str):
+        require_known("instance set", instances, SETS)
+        task_alphas = task.instance_alphas if task.partition == "lda" else (task.alpha,)
+        alphas = task_alphas if alpha is None else (checked_alpha(alpha),)
+        return tuple(Instance(float(a), seed) for a in alphas for seed in SETS[instances])
     if alpha is not None:
         raise InvalidArgumentError(
             f"`alpha` must be None where `instances` lists pairs, got {alpha!r}"
         )
-    if not wanted:
+    if not instances:
         raise InvalidArgumentError("`instances` must hold at least one pair, got none")
-    return tuple(_instance(pair) for pair in wanted)
+    return tuple(_instance(pair) for pair in instances)
 
 
 def _instance(pair: Sequence[float]) -> Instance:
@@ -405,9 +415,9 @@ def _instance(pair: Sequence[float]) -> Instance:
         alpha, seed = pair
     except (TypeError, ValueError):
         alpha, seed = math.nan, -1
-    number = as_integer(seed)
-    if number is None or number < 0:
+    checked_seed = as_integer(seed)
+    if checked_seed is None or checked_seed < 0:
         raise InvalidArgumentError(
             f"`instances` must hold (alpha, seed) pairs with non-negative whole seeds, got {pair!r}"
         )
-    return Instance(float(checked_alpha(alpha)), number)
+    return Instance(float(checked_alpha(alpha)), checked_seed)

@@ -136,8 +136,8 @@ def in_space(task: Task, space: str) -> Task:
             f"`task` must be of a table, whose samples are rows of numbers, got {task.name}"
         )
     names = ("dataset", "num_features", "num_classes", "num_clients", "partition", "alpha")
-    own = {name: getattr(task, name) for name in (*names, "citation")}
-    return _task(space, {**shared_fields(NATURAL[0]), **own})
+    values = {name: getattr(task, name) for name in (*names, "citation")}
+    return _task(space, {**shared_fields(NATURAL[0]), **values})
 
 
 @lru_cache
@@ -154,12 +154,12 @@ def _federations(space: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if space != "Private" or table.clients >= LEAST_PRIVATE:
             yield table.name, shared_fields(table)
     like_natural = shared_fields(NATURAL[0])
-    for source in (one for one in TABLES if one.name in rows):
+    for source in (candidate for candidate in TABLES if candidate.name in rows):
         for clients in DEALT[space]:
             if clients * LEAST_ROWS > (source.num_rows or 0):
                 continue
             for skew, alpha in SKEWS.items():
-                own = {
+                values = {
                     "dataset": source.name,
                     "num_features": int(rows[source.name]["features"]),
                     "num_classes": source.num_classes,
@@ -168,13 +168,13 @@ def _federations(space: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     "alpha": alpha,
                     "citation": f"problem of this suite on {source.citation}",
                 }
-                yield f"{source.name}-{clients}-{skew}", {**like_natural, **own}
+                yield f"{source.name}-{clients}-{skew}", {**like_natural, **values}
 
 
 def _task(space: str, shared: Mapping[str, Any]) -> Task:
     joint = tuple(joint_problems(shared))[META_SPACES.index(space)]
     if space == "LR":
-        known = {field.name: getattr(joint, field.name) for field in fields(joint)}
+        joint_fields = {field.name: getattr(joint, field.name) for field in fields(joint)}
         linear = {
             "model": "LR",
             "num_parameters": (joint.num_features + 1) * joint.num_classes,
@@ -182,7 +182,7 @@ def _task(space: str, shared: Mapping[str, Any]) -> Task:
             "architecture": (),
             "stored_rounds": LR_ROUNDS,
         }
-        joint = LinearTask(**{**known, **linear})
+        joint = LinearTask(**{**joint_fields, **linear})
     # Else the configurations of logistic regression would all cost the same.
     system = replace(joint.system, compute="epochs")
     space_of_trials = fidelity_grid(joint.stored_rounds, RATES)

@@ -141,8 +141,8 @@ class JointTask(Task):
     @cached_property
     def space(self) -> SearchSpace:
         """Search space; what the algorithm leaves to settings elsewhere is searched."""
-        own = (*self.client_space.dimensions, *ALGORITHMS[self.algorithm].dimensions)
-        return SearchSpace((*own, *_LAST.get(self.algorithm, ()), *self.tuned))
+        dimensions = (*self.client_space.dimensions, *ALGORITHMS[self.algorithm].dimensions)
+        return SearchSpace((*dimensions, *_LAST.get(self.algorithm, ()), *self.tuned))
 
     @property
     def all_settings(self) -> dict[str, float]:

@@ -204,8 +204,8 @@ def _perceptrons(like: Task) -> PerceptronTask:
         "architecture": MLP_ARCHITECTURE,
         "tags": frozenset({"mlp", *like.tags} - {"lr"}),
     }
-    own = {one.name: getattr(like, one.name) for one in fields(like)}
-    return PerceptronTask(**{**own, **changes})
+    values = {field.name: getattr(like, field.name) for field in fields(like)}
+    return PerceptronTask(**{**values, **changes})
 
 
 MLP_TASKS = tuple(_perceptrons(like) for like in LR_TASKS)

@@ -37,9 +37,9 @@ from fedhpo_gym.core.files import (
     read_toml,
     sole_writer,
 )
-from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame, stem_of
+from fedhpo_gym.data.frames import CLIENT, LABEL, name_without_endings, read_frame
 from fedhpo_gym.data.natural import NaturalTable
-from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
+from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect_table
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import natural
 from fedhpo_gym.tasks.federated import Task, fidelities
@@ -144,18 +144,18 @@ class TableFile:
             )
         for model, changes in self.space.items():
             require_known("model of `space`", model, RANGED)
-            for name, own in changes.items():
-                for entry, value in own.items():
+            for name, change in changes.items():
+                for entry, value in change.items():
                     require_known(f"entry of {name}", entry, ENTRIES)
                     coerce(f"space.{model}.{name}.{entry}", value, ENTRIES[entry])
-                if own.get("high", 0) > (most := LARGEST.get(name, math.inf)):
+                if change.get("high", 0) > (most := LARGEST.get(name, math.inf)):
                     raise InvalidArgumentError(
-                        f"`space.{model}.{name}.high` must be at most {most}, got {own['high']}"
+                        f"`space.{model}.{name}.high` must be at most {most}, got {change['high']}"
                     )
 
     def apply(self, task: Task, table: OwnTable) -> Task:
         """Return a problem with what is changed of it."""
-        own = (
+        values = (
             {"partition": table.partition, "alpha": table.alpha}
             if task.partition != "unseen"
             else {}
@@ -164,7 +164,7 @@ class TableFile:
         rate = replace(task.fidelity_space["client_sample_rate"], low=low, high=high)
         rounds = tuple(self.rounds) if task.model in RANGED else task.stored_rounds
         return task.variant(
-            **own,
+            **values,
             version=table.version,
             citation=table.citation,
             client_space=self._space(task),
@@ -173,10 +173,10 @@ class TableFile:
         )
 
     def _space(self, task: Task) -> SearchSpace:
-        changes, known = self.space.get(task.model, {}), task.client_space
+        changes, space = self.space.get(task.model, {}), task.client_space
         for name in changes:
-            require_known("hyperparameter", name, known.names)
-        return SearchSpace(tuple(replace(d, **changes.get(d.name, {})) for d in known.dimensions))
+            require_known("hyperparameter", name, space.names)
+        return SearchSpace(tuple(replace(d, **changes.get(d.name, {})) for d in space.dimensions))
 
 
 ENTRIES: Final[Mapping[str, Any]] = {"low": float, "high": float, "log": bool, "bins": int}
@@ -188,10 +188,10 @@ RANGED: Final = ("LR", "MLP")
 
 def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     """Register the data set of a task file, and return what makes its problems."""
-    extras = [one.name for one in fields(TableFile)]
-    known = ["kind", *(one.name for one in fields(OwnTable)), *extras]
+    extras = [problem_name.name for problem_name in fields(TableFile)]
+    allowed = ["kind", *(problem_name.name for problem_name in fields(OwnTable)), *extras]
     for entry in content:
-        require_known("entry of a task file", entry, known)
+        require_known("entry of a task file", entry, allowed)
     others = {name: content.pop(name) for name in extras if name in content}
     table = coerce_record("a task file", OwnTable, content)
     extra = coerce_record("a task file", TableFile, others)
@@ -207,8 +207,11 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     like = _like(name)
     ids = (*natural.natural_names(like), *natural.joint_names(like))
     splits = table.client is not None and table.unseen
-    made = [one for one in ids if splits or not one.endswith("Unseen")]
-    return {f"{one}-v{table.version}": partial(_made, path, one, table, extra) for one in made}
+    names = [problem_name for problem_name in ids if splits or not problem_name.endswith("Unseen")]
+    return {
+        f"{problem_name}-v{table.version}": partial(_made, path, problem_name, table, extra)
+        for problem_name in names
+    }
 
 
 KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], Mapping[str, Maker]]]] = {
@@ -234,17 +237,17 @@ def _made(path: Path, name: str, table: OwnTable, extra: TableFile) -> Task:
 
 
 def _task_of(name: str, table: OwnTable, extra: TableFile) -> Task:
-    found = data.load_dataset(table.name)
-    clients = table.clients or (0 if found.users is None else len(np.unique(found.users)))
+    dataset = data.load_dataset(table.name)
+    clients = table.clients or (0 if dataset.users is None else len(np.unique(dataset.users)))
     if name.endswith("Unseen") and clients < FEWEST_UNSEEN:
         raise InvalidArgumentError(
             f"`client` must tell {FEWEST_UNSEEN} clients apart where some are never trained on, "
             f"got {clients}; use the id without Unseen"
         )
-    rows, width = found.features.shape
-    like = _like(table.name, rows, clients, found.num_classes, width)
-    made = (*natural.natural_tasks(like), *natural.joint_problems(natural.shared_fields(like)))
-    return extra.apply(next(task for task in made if task.name == name), table)
+    rows, width = dataset.features.shape
+    like = _like(table.name, rows, clients, dataset.num_classes, width)
+    problems = (*natural.natural_tasks(like), *natural.joint_problems(natural.shared_fields(like)))
+    return extra.apply(next(task for task in problems if task.name == name), table)
 
 
 TUNED: Final = (
@@ -271,7 +274,7 @@ class ModelTask(Task):
         cls, task: Task, model: str, dimensions: Sequence[Dimension], size: Callable[..., int]
     ) -> "ModelTask":
         """Return the problem of another task, with a model of one's own and what shapes it."""
-        own = {field.name: getattr(task, field.name) for field in fields(Task)}
+        values = {field.name: getattr(task, field.name) for field in fields(Task)}
         shared = (one for one in task.client_space.dimensions if one.name in TUNED)
         changed = {
             "model": model,
@@ -286,7 +289,7 @@ class ModelTask(Task):
             "unstored": "raw",
             "tags": task.tags | {"own"},
         }
-        return cls(**{**own, **changed, "size": size})
+        return cls(**{**values, **changed, "size": size})
 
 
 @dataclass(frozen=True)
@@ -343,11 +346,11 @@ def write_task(
     if client is None and clients is None and CLIENT in frame:
         client = CLIENT
     dealing = {"clients": clients, "alpha": alpha} if client is not None else {"split": split}
-    for argument, given in dealing.items():
-        if given is not None:
+    for argument, value in dealing.items():
+        if value is not None:
             raise InvalidArgumentError(
                 f"`{argument}` must be left out where `client` "
-                f"{'names a column' if client is not None else 'names none'}, got {given}"
+                f"{'names a column' if client is not None else 'names none'}, got {value}"
             )
     if client is None and clients is None:
         raise InvalidArgumentError(
@@ -355,10 +358,10 @@ def write_task(
             f"rows are dealt, got neither; there are {short_repr([*frame])}"
         )
     if name is None:
-        stem = stem_of(Path(source)) if isinstance(source, str | Path) else "Own"
-        name = "".join(part[:1].upper() + part[1:] for part in _words(stem))
+        stem = name_without_endings(Path(source)) if isinstance(source, str | Path) else "Own"
+        name = "".join(word[:1].upper() + word[1:] for word in _words(stem))
         name = f"Data{name}" if not name[:1].isalpha() else name
-    found = inspect(frame, target, client, leave_out)
+    inspected = inspect_table(frame, target, client, leave_out)
     count = clients or (frame[client].nunique() if client else 0)
     # By default pandas writes 100,000 cells at once, which is slow where columns are many.
     text = frame.to_csv(index=False, lineterminator="\n", chunksize=10_000)
@@ -371,21 +374,21 @@ def write_task(
         data=f"{name}.csv",
         sha256=digest,
         target=target,
-        columns=found.columns,
+        columns=inspected.columns,
         client=client,
         clients=None if client else clients,
         alpha=0.5 if alpha is None else alpha,
         split=split or "60/20/20",
-        rare=found.rare,
+        rare=inspected.rare,
         unseen=client is not None and count >= FEWEST_UNSEEN,
     )
     into = own_folder() if folder is None else folder
-    told = f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)"
-    require_writable(into, told if folder is None else "`folder` (`--out`)")
+    statements = f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)"
+    require_writable(into, statements if folder is None else "`folder` (`--out`)")
     path, extra = into / f"{name}{SUFFIX}", TableFile(client_sample_rates=_rates(count))
-    said = _text(table, extra)
+    statement = _text(table, extra)
     try:
-        content = load_toml(said.encode("utf-8"))
+        content = load_toml(statement.encode("utf-8"))
     except ValueError as error:  # a lone surrogate, or thousands of columns
         raise InvalidArgumentError(f"`data` must fit into a task file: {error}") from error
     with sole_writer(into):
@@ -393,21 +396,24 @@ def write_task(
             raise InvalidArgumentError(
                 f"`name` must be new, {path} is there; give another (`--name`), or overwrite it"
             )
-        with tempfile.TemporaryDirectory(dir=into) as part:
-            trial = Path(part) / table.data  # what is wrong is said before anything is replaced
+        with tempfile.TemporaryDirectory(dir=into) as trial_folder:
+            # Errors are raised before anything is replaced.
+            trial = Path(trial_folder) / table.data
             trial.write_text(text, encoding="utf-8")
-            OwnSource(name=name, licence="", citation="", table=table, path=path).encoded(trial)
+            OwnSource(name=name, licence="", citation="", table=table, path=path).encode(trial)
         keys = _makers(path, content)
         # Both are on the disk before one of them replaces anything.
-        with new_text(path.with_name(table.data), text), new_text(path, said):
+        with new_text(path.with_name(table.data), text), new_text(path, statement):
             pass
     rates = " to ".join(f"{rate:g}" for rate in extra.client_sample_rates)
-    notes = [*found.notes, f"A round asks a share of {rates} of the clients."]
+    notes = [*inspected.notes, f"A round asks a share of {rates} of the clients."]
     return NewTask(path, tuple(f"FedHPO-{key}" for key in keys), tuple(notes))
 
 
 def _words(stem: str) -> list[str]:
-    return "".join(one if one.isalnum() and one.isascii() else " " for one in stem).split()
+    return "".join(
+        character if character.isalnum() and character.isascii() else " " for character in stem
+    ).split()
 
 
 def _rates(clients: int) -> tuple[float, float]:
@@ -424,7 +430,7 @@ def _text(table: OwnTable, extra: TableFile) -> str:
             f"clients = {table.clients}  # rows are dealt to so many",
             f"alpha = {table.alpha!r}",
         ]
-    meanings = [f"#   {_toml(name)}: {words}" for name, words in ENCODINGS.items()]
+    meanings = [f"#   {_toml(name)}: {meaning}" for name, meaning in ENCODINGS.items()]
     columns = [f"{_toml(name)} = {_toml(encoding)}" for name, encoding in table.columns.items()]
     like = _like(table.name)
     spaces = {task.model: task.client_space for task in natural.natural_tasks(like)}

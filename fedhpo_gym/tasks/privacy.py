@@ -66,13 +66,13 @@ def privacy_spent(
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
 
     def vector(rounds: int, rate: float, *values: Value) -> NDArray[np.float64]:
-        given = {**task.all_settings, **dict(zip(names[2:], values, strict=True))}
+        values_of_query = {**task.all_settings, **dict(zip(names[2:], values, strict=True))}
         share = Fidelity(rounds, rate).sampled_clients(task.num_clients) / task.num_clients
-        noise = _noise_multiplier(task, given, share)
+        noise = _noise_multiplier(task, values_of_query, share)
         return _ledger(mechanism.poisson, noise, rounds, share).vector()
 
-    known = {query: vector(*query) for query in set(queries)}
-    return PrivacyLedgers(np.stack([known[query] for query in queries]))
+    vectors = {query: vector(*query) for query in set(queries)}
+    return PrivacyLedgers(np.stack([vectors[query] for query in queries]))
 
 
 def renyi_spent(
@@ -100,10 +100,10 @@ def renyi_spent(
 
 
 def _noise_multiplier(
-    task: Task, given: Mapping[str, Value], share: float, horizon: int | None = None
+    task: Task, values: Mapping[str, Value], share: float, horizon: int | None = None
 ) -> float:
     return ALGORITHMS[task.algorithm].noise_multiplier(
-        given, horizon or task.max_round, share, lambda: task.parameters_of(given)
+        values, horizon or task.max_round, share, lambda: task.parameters_of(values)
     )
 
 

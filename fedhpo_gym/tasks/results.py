@@ -68,7 +68,7 @@ class ResultsFile:
 
     @property
     def _space(self) -> SearchSpace:
-        return SearchSpace(tuple(_dimension(*one) for one in self.space.items())).with_grid()
+        return SearchSpace(tuple(_dimension(*entry) for entry in self.space.items())).with_grid()
 
     @property
     def task(self) -> ResultsTask:
@@ -98,17 +98,17 @@ LOWEST: Final = {EPOCHS: 0, BATCH_SIZE: 1}
 """Hyperparameters that the clock counts -> the lowest value that it can count."""
 
 
-def _dimension(name: str, own: Mapping[str, Any]) -> Dimension:
-    for entry in own:
+def _dimension(name: str, entries: Mapping[str, Any]) -> Dimension:
+    for entry in entries:
         require_known(f"entry of {name}", entry, ("values", "low", "high", "log"))
-    values = coerce(f"values of {name}", own.get("values", []), list)
+    values = coerce(f"values of {name}", entries.get("values", []), list)
     if name in LOWEST:
-        for value in (*values, own.get("low", math.inf)):
+        for value in (*values, entries.get("low", math.inf)):
             coerce(f"space.{name}", value, Annotated[float, Range(LOWEST[name])])
-    log = coerce("log", own.get("log", False), bool)
+    log = coerce("log", entries.get("log", False), bool)
     if values and all(isinstance(value, str) for value in values):
         return Dimension.of_categories(name, values)
-    ends = [own[entry] for entry in ("low", "high") if entry in own]
+    ends = [entries[entry] for entry in ("low", "high") if entry in entries]
     points = coerce(f"values of {name}", values or ends, Sequence[float])
     if not values and len(ends) < 2:
         raise InvalidArgumentError(f"`space` must give {name!r} `values`, or `low` and `high`")

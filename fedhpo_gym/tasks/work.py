@@ -31,11 +31,11 @@ def work_of(
     happened: CourseHistory | None = None,
 ) -> Work:
     """Return the work of some rounds of a course."""
-    for name, given in (("sampled", sampled), ("num_samples", num_samples)):
-        if given is not None and given.shape != (task.num_clients,):
+    for name, array in (("sampled", sampled), ("num_samples", num_samples)):
+        if array is not None and array.shape != (task.num_clients,):
             raise InvalidArgumentError(
                 f"`{name}` must have an entry for each of {task.num_clients} clients, got the "
-                f"shape {given.shape}"
+                f"shape {array.shape}"
             )
     fidelity = Fidelity(rounds, client_sample_rate)
     return works_of(task, [configuration], [fidelity], sampled, num_samples, [happened])[0]
@@ -61,17 +61,18 @@ def works_of(
     most = np.where(True if sampled is None else sampled, each, 0.0).max(axis=2).T.tolist()
     return [
         Work.of_course(
-            task.parameters_of(one),
+            task.parameters_of(configuration),
             task.num_clients,
             fidelity,
-            local_epochs=epochs or _shared(task, one, EPOCHS, 1.0),  # without a client, shared
+            local_epochs=epochs
+            or _shared(task, configuration, EPOCHS, 1.0),  # without a client, shared
             **dict(zip(("minibatch_steps", "samples"), counted, strict=False)),
             clients=ClientWork(*of_clients),
             happened=past,
-            reports=int(_shared(task, one, BUFFER, 1.0)) if task.asynchronous else 0,
+            reports=int(_shared(task, configuration, BUFFER, 1.0)) if task.asynchronous else 0,
             copies=ALGORITHMS[task.algorithm].copies,
         )
-        for one, fidelity, (epochs, *counted), of_clients, past in zip(
+        for configuration, fidelity, (epochs, *counted), of_clients, past in zip(
             configurations, fidelities, most, each.swapaxes(0, 1), happened, strict=True
         )
     ]
@@ -100,9 +101,9 @@ def decisive_names(task: Task) -> tuple[str, ...]:
         "steps": (EPOCHS, BATCH_SIZE),
         "samples": (EPOCHS,),
     }[task.system.compute]
-    own = [name for name in task.space.names if base_name(name) in reads]
+    local = [name for name in task.space.names if base_name(name) in reads]
     buffer = [name for name in task.space.names if name == BUFFER]
-    return (*task.architecture, *own, *buffer)
+    return (*task.architecture, *local, *buffer)
 
 
 @validate_call
@@ -117,7 +118,7 @@ def _of_clients(
     task: Task, configurations: Sequence[Mapping[str, Value]], name: str, default: float
 ) -> Floats:
     """Return the (B, clients) values of a hyperparameter."""
-    defaults = [_shared(task, one, name, default) for one in configurations]
+    defaults = [_shared(task, configuration, name, default) for configuration in configurations]
     return client_values(configurations, name, defaults, task.num_clients)
 
 

@@ -1,4 +1,4 @@
-"""Learning from tasks tuned before: the interface of HPO-B, and sources of meta-data behind it."""
+"""Transfer learning across tasks: the interface of HPO-B, and sources of its meta-data."""
 
 from fedhpo_gym.transfer.handler import HPOBHandler
 from fedhpo_gym.transfer.source import MetaSource

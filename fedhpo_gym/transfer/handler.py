@@ -1,7 +1,8 @@
-"""The interface of HPO-B: methods written for it run here unchanged, on its tasks or on ours.
+"""The interface of HPO-B: methods written for it run unchanged on its tasks and on FedHPO-B.
 
-Names, modes and protocols are those of `hpob_handler.py` of HPO-B (Pineda Arango et al., 2021),
-written anew. What is odd about it is mended unless that is asked for; `HPOBHandler` says what.
+It reimplements `hpob_handler.py` of HPO-B (Pineda Arango et al., 2021) with the same names, modes
+and protocols. Four defects of the original are corrected by default; `HPOBHandler` lists them. The
+handler reads tables and surrogates through a `MetaSource`, and only when they are needed.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping
@@ -16,52 +17,56 @@ from fedhpo_gym.core.arrays import Reals
 from fedhpo_gym.core.checks import Axes, Range, as_integer, short_repr, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.core.plugins import LazyDict
-from fedhpo_gym.transfer.source import SEEDS, HPOBFiles, MetaSource, OwnTasks, Tables
+from fedhpo_gym.transfer.source import SEEDS, FedHPOBTasks, HPOBFiles, MetaSource, Tables
 
-OURS: Final = "FedHPO-B"
-"""The word for the meta-data set of this package, in place of a folder."""
+FEDHPO_B: Final = "FedHPO-B"
+"""Value of `root_dir` for the meta-data set of this package."""
 Mode = Literal["v1", "v2", "v3", "v3-test", "v3-train-augmented"]
 _TRAIN: Final[Mapping[str, str]] = {"v3": "train", "v3-train-augmented": "train-augmented"}
 _MERGED: Final[Mapping[str, tuple[str, ...]]] = {
     "v1": ("train-augmented", "test", "validation"),
     "v2": ("train", "test", "validation"),
 }
-"""Splits that a mode tests on; all others test on one."""
+"""Splits on which a mode tests; other modes test on "test" only."""
 
 
 class HPOBHandler:
     """Tasks of a meta-data set, and runs of methods on them.
 
-    Of HPO-B's oddities, four are mended unless `mended` is false. `evaluate` ends where all rows
-    are observed, and a task whose responses are all the same is solved from the start; HPO-B
-    divides by zero there, and asks on. `evaluate_continuous` takes initial responses from the
-    surrogate, where HPO-B takes them from the table; and its last value is of the last trial, where
-    HPO-B repeats the one before; and points outside [0, 1] are moved to its ends. Nothing is
-    printed, data are read when they are asked for, and `surrogates_dir` needs no slash at its end:
-    that changes no number.
+    Defects of HPO-B are corrected unless `mended` is false:
+
+    - `evaluate` ends when all rows are observed, and a task with equal responses is solved from the
+      start. HPO-B continues, or divides by zero.
+    - `evaluate_continuous` takes initial responses from the surrogate; HPO-B takes them from the
+      table.
+    - The last value of `evaluate_continuous` is of the last trial; HPO-B repeats the one before.
+    - Points outside [0, 1] are clipped.
+
+    Other differences do not change results: nothing is printed, data are read at their first use,
+    and `surrogates_dir` needs no trailing slash.
 
     Args:
-        root_dir: a folder with HPO-B's files, "FedHPO-B", or a source of one's own.
-        mode: "v3-test" has the test tasks alone, "v3" all splits, "v3-train-augmented" all splits
+        root_dir: a folder with HPO-B's files, "FedHPO-B", or your own source.
+        mode: "v3-test" has only the test tasks, "v3" all splits, "v3-train-augmented" all splits
             with the rare search spaces in training; "v1" (with the rare ones) and "v2" test on
             the tasks of all splits.
-        surrogates_dir: a folder with HPO-B's surrogates, which `evaluate_continuous` needs.
-        mended: whether oddities of HPO-B are mended.
+        surrogates_dir: a folder with HPO-B's surrogates, required by `evaluate_continuous`.
+        mended: whether defects of HPO-B are corrected.
 
     Attributes:
         mode: as above.
-        seeds: names of the initial rows, five.
+        seeds: names of the five sets of initial rows.
 
     Raises:
-        MissingDataError: a file that is asked for is not there.
-        DamagedDataError: a file is not what it should be.
+        MissingDataError: a required file is missing.
+        DamagedDataError: a file has another format.
         InvalidArgumentError: an argument breaks a rule, here and in the methods.
     """
 
     @validate_call
     def __init__(
         self,
-        root_dir: str | Path | MetaSource = OURS,
+        root_dir: str | Path | MetaSource = FEDHPO_B,
         mode: Mode = "v3-test",
         surrogates_dir: Path = Path("saved-surrogates"),
         mended: bool = True,
@@ -69,55 +74,63 @@ class HPOBHandler:
         self._source: MetaSource
         if not isinstance(root_dir, str | Path):
             self._source = root_dir
-        elif str(root_dir) == OURS:
-            self._source = OwnTasks()
+        elif str(root_dir) == FEDHPO_B:
+            self._source = FedHPOBTasks()
         else:
             self._source = HPOBFiles(Path(root_dir), surrogates_dir)
         self.mode, self.seeds, self._mended = mode, list(SEEDS), mended
-        self.get_search_spaces()  # what is missing is said at once
+        self.get_search_spaces()  # so that missing files are reported at once
 
     @cached_property
     def meta_test_data(self) -> Tables:
-        """The tasks that methods are evaluated on."""
+        """The tasks on which methods are evaluated."""
         return self._tables(*_MERGED.get(self.mode, ("test",)))
 
     @cached_property
     def meta_train_data(self) -> Tables | None:
-        """The tasks to learn from, or None in modes without."""
+        """The tasks for meta-learning, or None in modes without training split."""
         return self._tables(_TRAIN[self.mode]) if self.mode in _TRAIN else None
 
     @cached_property
     def meta_validation_data(self) -> Tables | None:
-        """The tasks to validate on, or None in modes without."""
+        """The tasks for validation, or None in modes without validation split."""
         return self._tables("validation") if self.mode in _TRAIN else None
 
     @cached_property
     def bo_initializations(self) -> MutableMapping[str, MutableMapping[str, dict[str, list[int]]]]:
-        """Rows that runs begin with: {search space: {data set: {seed: five rows}}}."""
+        """Initial rows of runs: {search space: {data set: {seed: five rows}}}."""
 
         def rows(space: str, dataset: str) -> dict[str, list[int]]:
-            known = self._source.initial(space, dataset)
-            return {seed: list(some) for seed, some in known.items()}
+            initial_rows = self._source.initial(space, dataset)
+            return {seed: list(indices) for seed, indices in initial_rows.items()}
 
         def by_dataset(space: str) -> LazyDict[dict[str, list[int]]]:
-            return LazyDict({one: partial(rows, space, one) for one in self.meta_test_data[space]})
+            return LazyDict(
+                {name: partial(rows, space, name) for name in self.meta_test_data[space]}
+            )
 
         return LazyDict({space: partial(by_dataset, space) for space in self.meta_test_data})
 
     @cached_property
     def surrogates_stats(self) -> dict[str, dict[str, float]]:
-        """The responses that count as 0 and 1, of all test tasks with a surrogate."""
-        tasks = [(space, one) for space, some in self.meta_test_data.items() for one in some]
-        named = {f"surrogate-{s}-{one}": self._source.surrogate(s, one) for s, one in tasks}
+        """The responses that are normalised to 0 and 1, for all test tasks with a surrogate."""
+        tasks = [
+            (space, dataset)
+            for space, datasets in self.meta_test_data.items()
+            for dataset in datasets
+        ]
+        surrogates = {
+            f"surrogate-{s}-{dataset}": self._source.surrogate(s, dataset) for s, dataset in tasks
+        }
         return {
-            name: {"y_min": one.y_min, "y_max": one.y_max}
-            for name, one in named.items()
-            if one is not None
+            name: {"y_min": dataset.y_min, "y_max": dataset.y_max}
+            for name, dataset in surrogates.items()
+            if dataset is not None
         }
 
     @cached_property
     def search_space_dims(self) -> MutableMapping[str, int]:
-        """Numbers of columns, by search space."""
+        """Number of columns by search space."""
 
         def width(space: str) -> int:
             return len(next(iter(self.meta_test_data[space].values()))["X"][0])
@@ -125,28 +138,26 @@ class HPOBHandler:
         return LazyDict({space: partial(width, space) for space in self.meta_test_data})
 
     def _tables(self, *splits: str) -> Tables:
-        """Return the tables of some splits; the first says which search spaces there are."""
+        """Return the tables of some splits; the first split determines the search spaces."""
 
         def entry(space: str, dataset: str, split: str) -> dict[str, Any]:
             x, y = self._source.table(space, dataset, split)
             return {"X": x.tolist(), "y": y.reshape(-1, 1).tolist()}
 
         def by_dataset(space: str) -> LazyDict[dict[str, Any]]:
-            where = {one: split for split in splits for one in self._source.datasets(space, split)}
-            return LazyDict(
-                {one: partial(entry, space, one, split) for one, split in where.items()}
-            )
+            split_of = {name: s for s in splits for name in self._source.datasets(space, s)}
+            return LazyDict({n: partial(entry, space, n, split) for n, split in split_of.items()})
 
         spaces = self._source.search_spaces(splits[0])
         return LazyDict({space: partial(by_dataset, space) for space in spaces})
 
     def get_search_spaces(self) -> list[str]:
-        """Return the ids of the search spaces to test on."""
+        """Return the ids of the search spaces of the test tasks."""
         return list(self.meta_test_data)
 
     @validate_call
     def get_datasets(self, search_space: str) -> list[str]:
-        """Return the ids of the data sets to test on in a search space."""
+        """Return the ids of the data sets of the test tasks in a search space."""
         require_known("search space", search_space, self.meta_test_data)
         return list(self.meta_test_data[search_space])
 
@@ -162,14 +173,14 @@ class HPOBHandler:
 
     @validate_call
     def decode(self, search_space: str, x: ArrayLike) -> dict[str, Any]:
-        """Return what an (F,) configuration in [0, 1] means, in natural units; not in HPO-B."""
+        """Return an (F,) configuration in [0, 1] in natural units; HPO-B lacks this method."""
         return dict(self._source.decode(search_space, x))
 
     @validate_call
     def normalize(
         self, y: Annotated[Reals, Axes()], y_min: float | None = None, y_max: float | None = None
     ) -> Reals:
-        """Return (y - y_min) / (y_max - y_min), by default with the ends of y itself."""
+        """Return (y - y_min) / (y_max - y_min), by default with the minimum and maximum of y."""
         if y_min is None:
             y_min, y_max = float(np.min(y)), float(np.max(y))
         elif y_max is None:
@@ -188,21 +199,20 @@ class HPOBHandler:
         seed: str | None = None,
         n_trials: Annotated[int, Range(1)] = 10,
     ) -> list[float]:
-        """Return the best response so far, in [0, 1]: of the initial rows, and of each trial.
+        """Return the best response so far, in [0, 1], of the initial rows and after each trial.
 
-        `bo_method.observe_and_suggest(X_obs=, y_obs=, X_pen=)` is given the (o, F) rows observed,
-        their (o, 1) responses and the (p, F) rows pending, and returns a place among the latter.
-        Where the best response of the task is reached, it is what remains of the (n_trials + 1,)
-        values.
+        `bo_method.observe_and_suggest(X_obs=, y_obs=, X_pen=)` gets the (o, F) observed rows, their
+        (o, 1) responses and the (p, F) pending rows, and returns the index of a pending row. After
+        the best response of the task is reached, it fills the remaining of (n_trials + 1,) values.
         """
-        suggest = _suggestions(bo_method)
+        suggest = _require_suggest(bo_method)
         x, y, observed = self._begin(search_space_id, dataset_id, seed)
         y = np.asarray(self.normalize(y), np.float64)
         pending = [row for row in range(len(x)) if row not in observed]
         best, history = float(y.max()), [float(y[observed].max())]
         while len(history) <= n_trials and (pending or not self._mended):
-            place = suggest(X_obs=x[observed], y_obs=y[observed], X_pen=x[pending])
-            observed.append(pending.pop(_place(place, len(pending))))
+            suggestion = suggest(X_obs=x[observed], y_obs=y[observed], X_pen=x[pending])
+            observed.append(pending.pop(_require_pending_index(suggestion, len(pending))))
             history.append(float(y[observed].max()))
             if history[-1] == best:
                 break
@@ -217,15 +227,15 @@ class HPOBHandler:
         seed: str | None = None,
         n_trials: Annotated[int, Range(1)] = 10,
     ) -> list[float]:
-        """Return the best response of the surrogate so far, as `evaluate` does of the table.
+        """Return the best response of the surrogate so far, as `evaluate` does for the table.
 
-        `bo_method.observe_and_suggest(X_obs, y_obs)` is given (o, F) points and their (o, 1)
-        responses, and returns a new point in [0, 1]^F, or several as rows.
+        `bo_method.observe_and_suggest(X_obs, y_obs)` gets (o, F) points and their (o, 1) responses,
+        and returns a new point in [0, 1]^F, or several as rows.
 
         Raises:
-            MissingDataError: there is no surrogate of the task.
+            MissingDataError: the task has no surrogate.
         """
-        suggest = _suggestions(bo_method)
+        suggest = _require_suggest(bo_method)
         x_all, y_all, rows = self._begin(search_space_id, dataset_id, seed)
         surrogate = self._source.surrogate(str(search_space_id), str(dataset_id))
         if surrogate is None:
@@ -236,15 +246,15 @@ class HPOBHandler:
         x, y = x_all[rows], y_all[rows]
         if self._mended:
             y = surrogate(x).reshape(-1, 1).astype(np.float64)
-        ends = surrogate.y_min, surrogate.y_max
+        bounds = surrogate.y_min, surrogate.y_max
         history: list[float] = []
         while len(history) < n_trials and not (history and y.max() >= surrogate.y_max):
-            scaled = np.clip(self.normalize(y, *ends), 0.0, 1.0)
+            scaled = np.clip(self.normalize(y, *bounds), 0.0, 1.0)
             history.append(float(scaled.max()))
-            new = _points(suggest(x, scaled), x.shape[1])
+            new = _require_points(suggest(x, scaled), x.shape[1])
             new = np.clip(new, 0.0, 1.0) if self._mended else new
             x, y = np.vstack([x, new]), np.vstack([y, surrogate(new).reshape(-1, 1)])
-        final = float(np.clip(self.normalize(y, *ends), 0.0, 1.0).max())
+        final = float(np.clip(self.normalize(y, *bounds), 0.0, 1.0).max())
         history.append(final if self._mended else history[-1])
         return history + [1.0] * (n_trials + 1 - len(history))
 
@@ -266,7 +276,7 @@ class HPOBHandler:
         return x, y.reshape(-1, 1), rows
 
 
-def _suggestions(bo_method: Any) -> Callable[..., Any]:
+def _require_suggest(bo_method: Any) -> Callable[..., Any]:
     suggest: Callable[..., Any] | None = getattr(bo_method, "observe_and_suggest", None)
     if suggest is None or not callable(suggest):
         raise InvalidArgumentError(
@@ -275,19 +285,19 @@ def _suggestions(bo_method: Any) -> Callable[..., Any]:
     return suggest
 
 
-def _place(value: object, count: int) -> int:
-    """Return a place in a list; negative ones count from its end, as HPO-B's do."""
-    place = as_integer(value)
-    if place is None or not -count <= place < count:
+def _require_pending_index(value: object, count: int) -> int:
+    """Check the index of a pending row; negative ones count from the end, as in HPO-B."""
+    index = as_integer(value)
+    if index is None or not -count <= index < count:
         raise InvalidArgumentError(
-            f"`observe_and_suggest` must return the place of one of {count} pending rows, an "
+            f"`observe_and_suggest` must return the index of one of {count} pending rows, an "
             f"integer, got {short_repr(value)}"
         )
-    return place
+    return index
 
 
-def _points(value: Any, width: int) -> NDArray[np.float64]:
-    """Return one or more points as rows."""
+def _require_points(value: Any, width: int) -> NDArray[np.float64]:
+    """Return one or more points as rows, after checking them."""
     try:
         points = np.asarray(value, np.float64).reshape(-1, width)
     except (TypeError, ValueError):

@@ -1,9 +1,9 @@
-"""Sources of tasks tuned before: our own, and the files of HPO-B, read as data.
+"""Sources of meta-data for `HPOBHandler`: FedHPO-B of this package, and the files of HPO-B.
 
-Layouts and formulas of the files are those of HPO-B (Pineda Arango et al., 2021). An archive is
-searched once for where its data sets lie, and each is decoded when it is asked for. Its surrogates
-are boosted trees in XGBoost's JSON, added up with numpy, in single precision and in XGBoost's
-order, so that responses are its own, bit for bit.
+Formats and formulas of the files are those of HPO-B (Pineda Arango et al., 2021). An archive is
+scanned once for the positions of its data sets, and each data set is decoded at its first use. The
+surrogates are boosted trees in XGBoost's JSON. They are summed with numpy in single precision and
+in the order of XGBoost, so that responses equal those of XGBoost bit for bit.
 """
 
 import json
@@ -30,21 +30,21 @@ from fedhpo_gym.core.files import load_json, read_json, require_bytes
 from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, MetaData, known_spaces, open_meta_data
 
 SEEDS: Final = ("test0", "test1", "test2", "test3", "test4")
-"""HPO-B's names of the initial rows of a run."""
+"""HPO-B's names of sets of initial rows."""
 
 
 class Response(Protocol):
-    """A model of a task: (n, F) points in [0, 1] -> (n,) responses; higher is better."""
+    """A model of a task that maps (n, F) points in [0, 1] to (n,) responses; higher is better."""
 
-    y_min: float  # the response that counts as 0
-    y_max: float  # the response that counts as 1
+    y_min: float  # the response that is normalised to 0
+    y_max: float  # the response that is normalised to 1
 
     def __call__(self, x: ArrayLike, /) -> Reals: ...
 
 
 @runtime_checkable
 class MetaSource(Protocol):
-    """Where evaluations of tuned tasks come from.
+    """A source of evaluations of tuned tasks.
 
     A split is "train", "train-augmented", "validation" or "test". All tables of a search space
     have the same columns.
@@ -60,13 +60,13 @@ class MetaSource(Protocol):
         """Return (n, F) configurations in [0, 1] and their (n,) responses; higher is better."""
 
     def initial(self, space: str, dataset: str) -> Mapping[str, Sequence[int]]:
-        """Return the rows that runs begin with, by seed of `SEEDS`."""
+        """Return the initial rows of runs, by seed of `SEEDS`."""
 
     def surrogate(self, space: str, dataset: str) -> Response | None:
-        """Return the model of a task, if there is one."""
+        """Return the model of a task, or None."""
 
     def decode(self, space: str, x: ArrayLike) -> Mapping[str, Any]:
-        """Return what an (F,) configuration in [0, 1] means, in natural units, by name."""
+        """Return an (F,) configuration in [0, 1] in natural units, by name."""
 
 
 Tables = MutableMapping[str, MutableMapping[str, dict[str, Any]]]
@@ -74,19 +74,19 @@ Tables = MutableMapping[str, MutableMapping[str, dict[str, Any]]]
 
 
 AUGMENTED = "train-augmented"
-"""A split of ours, too: each training task at the lower client sample rate is one more."""
-LOWER = "@lower-rate"
+"""The split of FedHPO-B that adds each training task at the lower client sample rate."""
+LOWER_RATE_SUFFIX = "@lower-rate"
 
 
-class OwnTasks:
-    """Search spaces "LR", "Joint" and "Private": responses are scores at full fidelity.
+class FedHPOBTasks:
+    """Search spaces "LR", "Joint" and "Private" of FedHPO-B, with scores at full fidelity.
 
-    A configuration is what `SearchSpace.features` says of it, a response the share of the labels'
-    entropy that its model explains (`MetaData.scores`).
+    A configuration is encoded by `SearchSpace.features`. A response is the share of the entropy of
+    labels that a model explains (`MetaData.scores`).
     """
 
     def search_spaces(self, split: str) -> Sequence[str]:
-        """Return those whose results are on this machine.
+        """Return the search spaces with results on this machine.
 
         Raises:
             MissingDataError: the numbers are in a distribution that is not installed.
@@ -101,29 +101,36 @@ class OwnTasks:
         """Return the names of the tasks of a split."""
         data = open_meta_data(space)
         names = [data.names[i] for i in data.where(split.removesuffix("-augmented"))]
-        return [*names, *(f"{name}{LOWER}" for name in names)] if split == AUGMENTED else names
+        return (
+            [*names, *(f"{name}{LOWER_RATE_SUFFIX}" for name in names)]
+            if split == AUGMENTED
+            else names
+        )
 
     def table(self, space: str, dataset: str, split: str) -> tuple[Reals, Reals]:
         require_known("data set", dataset, self.datasets(space, split))
         data = open_meta_data(space)
-        index, rate = data.index(dataset.removesuffix(LOWER)), 0 if LOWER in dataset else -1
+        index, rate = (
+            data.index(dataset.removesuffix(LOWER_RATE_SUFFIX)),
+            0 if LOWER_RATE_SUFFIX in dataset else -1,
+        )
         return data.features[index], data.scores[index, :, rate, -1]
 
     def initial(self, space: str, dataset: str) -> Mapping[str, Sequence[int]]:
         data = open_meta_data(space)
-        designs = data.arrays["initial"][data.index(dataset.removesuffix(LOWER))]
+        designs = data.arrays["initial"][data.index(dataset.removesuffix(LOWER_RATE_SUFFIX))]
         return {seed: design.tolist() for seed, design in zip(SEEDS, designs, strict=True)}
 
-    def surrogate(self, space: str, dataset: str) -> "OwnSurrogate | None":
-        """Return what the surrogate of a space says of a task; None where it ranks it badly.
+    def surrogate(self, space: str, dataset: str) -> "FedHPOBSurrogate | None":
+        """Return the surrogate of a space for a task; None if its ranking of the task is poor.
 
-        It knows nothing of the lower client sample rate.
+        There are no surrogates for the lower client sample rate.
         """
         data = open_meta_data(space)
-        if dataset.endswith(LOWER):
+        if dataset.endswith(LOWER_RATE_SUFFIX):
             return None
         index = data.index(dataset)
-        return OwnSurrogate(data, index) if data.tau[index] >= MODEL_SUFFICES else None
+        return FedHPOBSurrogate(data, index) if data.tau[index] >= MODEL_SUFFICES else None
 
     def decode(self, space: str, x: ArrayLike) -> Mapping[str, Any]:
         """Return the configuration of an (F,) point."""
@@ -137,12 +144,12 @@ class OwnTasks:
         return data.space.decode(data.space.from_features(point[None])[0])
 
 
-class OwnSurrogate:
-    """Responses of one task, as the model of its search space predicts them.
+class FedHPOBSurrogate:
+    """Responses of one task, predicted by the model of its search space.
 
     Attributes:
-        y_min: the lowest response that counts, 0.
-        y_max: the highest that it predicts of any stored configuration.
+        y_min: the lowest response, 0.
+        y_max: the highest predicted response of a stored configuration.
     """
 
     def __init__(self, data: MetaData, task: int) -> None:
@@ -155,44 +162,44 @@ class OwnSurrogate:
         return self._data.predicted_scores(self._task, self._data.space.from_features(points))
 
 
-AGAIN: Final = "unpack the archives of https://github.com/sebastianpinedaar/hpo-data again"
+REPAIR: Final = "unpack the archives of https://github.com/sebastianpinedaar/hpo-data again"
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Name a file that is missing, or that is not what it should be."""
+def reporting_hpob_damage(path: Path) -> Iterator[None]:
+    """Raise errors with the path of a file that is missing or damaged."""
     try:
         yield
     except InvalidArgumentError as error:
-        raise DamagedDataError(f"{path} is no file of HPO-B ({error}); {AGAIN}") from error
+        raise DamagedDataError(f"{path} is no file of HPO-B ({error}); {REPAIR}") from error
     except FedHPOError:
         raise
     except OSError as error:
-        raise MissingDataError(f"{path} cannot be read ({error}); {AGAIN}") from error
+        raise MissingDataError(f"{path} cannot be read ({error}); {REPAIR}") from error
     except FOREIGN_ERRORS as error:
-        words = f"{type(error).__name__}: {error}"
-        raise DamagedDataError(f"{path} is no file of HPO-B ({words}); {AGAIN}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise DamagedDataError(f"{path} is no file of HPO-B ({reason}); {REPAIR}") from error
 
 
 class Trees(NamedTuple):
-    """The nodes of all trees of a model, one after another; N nodes, T trees."""
+    """The N nodes of all T trees of a model, in order."""
 
-    left: Integers  # (N,) node to go to where the feature is below `value`; -1 at a leaf
-    right: Integers  # (N,) and elsewhere
+    left: Integers  # (N,) next node if the feature is below `value`; -1 for a leaf
+    right: Integers  # (N,) next node otherwise
     feature: Integers  # (N,)
     value: Singles  # (N,) threshold of a split, response of a leaf
-    missing_left: Bools  # (N,) where to go without a feature
+    missing_left: Bools  # (N,) whether a missing feature leads to the left
     roots: Integers  # (T,)
     base: np.float32
     features: int
 
 
 class BoostedTrees:
-    """Boosted regression trees in XGBoost's JSON, read when they are first asked.
+    """Boosted regression trees in XGBoost's JSON, read at their first use.
 
     Attributes:
-        y_min: the response that counts as 0.
-        y_max: the response that counts as 1.
+        y_min: the response that is normalised to 0.
+        y_max: the response that is normalised to 1.
     """
 
     def __init__(self, path: Path, y_min: float, y_max: float) -> None:
@@ -205,11 +212,11 @@ class BoostedTrees:
         Raises:
             DamagedDataError: the file holds no trees for squared errors.
         """
-        with reading(self._path):
-            return _trees(read_json(self._path)["learner"])
+        with reporting_hpob_damage(self._path):
+            return _read_trees(read_json(self._path)["learner"])
 
     def __call__(self, x: ArrayLike) -> Singles:
-        """Return the (n,) responses at (n, F) points; NaN is a value that is missing."""
+        """Return the responses at (n, F) points, where NaN is a missing value: (n,)."""
         trees, points = self.trees, coerce_reals("x", x).astype(np.float32)
         if points.ndim != 2 or points.shape[1] != trees.features:
             raise InvalidArgumentError(
@@ -219,51 +226,64 @@ class BoostedTrees:
         rows = np.arange(len(points))[:, None]
         node = np.tile(trees.roots, (len(points), 1))
         while (is_inner := trees.left[node] >= 0).any():
-            known = points[rows, trees.feature[node]]
-            is_left = np.where(np.isnan(known), trees.missing_left[node], known < trees.value[node])
+            values = points[rows, trees.feature[node]]
+            is_left = np.where(
+                np.isnan(values), trees.missing_left[node], values < trees.value[node]
+            )
             node = np.where(is_inner, np.where(is_left, trees.left[node], trees.right[node]), node)
         start = np.full((len(points), 1), trees.base)
         return np.cumsum(np.hstack([start, trees.value[node]]), axis=1, dtype=np.float32)[:, -1]
 
 
-def _trees(learner: Mapping[str, Any]) -> Trees:
+def _read_trees(learner: Mapping[str, Any]) -> Trees:
     booster, settings = learner["gradient_booster"], learner["learner_model_param"]
     kind = (learner["objective"]["name"], booster["name"], settings["num_class"])
     if kind != ("reg:squarederror", "gbtree", "0") or settings.get("num_target", "1") != "1":
         raise ValueError(f"it is a model of another kind, {kind}")
     features, count = int(settings["num_feature"]), 0
-    parts, roots = [], []
+    trees, roots = [], []
     for tree in booster["model"]["trees"]:
-        parts.append(_tree(tree, features, count))
+        trees.append(_read_tree(tree, features, count))
         roots.append(count)
-        count += len(parts[-1][0])
-    left, right, feature, value, missing_left = map(np.concatenate, zip(*parts, strict=True))
+        count += len(trees[-1][0])
+    left_children, right_children, feature, value, missing_left = map(
+        np.concatenate, zip(*trees, strict=True)
+    )
     base = np.float32(settings["base_score"].strip("[]"))
     if not np.isfinite(base):
         raise ValueError(f"its base_score is {base}")
-    return Trees(left, right, feature, value, missing_left, np.array(roots), base, features)
+    return Trees(
+        left_children, right_children, feature, value, missing_left, np.array(roots), base, features
+    )
 
 
-def _tree(tree: Mapping[str, Any], features: int, first: int) -> tuple[NDArray[Any], ...]:
-    """Return the nodes of a tree, numbered from the first; none is reached in two ways."""
-    left, right, feature = (
+def _read_tree(tree: Mapping[str, Any], features: int, offset: int) -> tuple[NDArray[Any], ...]:
+    """Return the nodes of a tree, numbered from `offset`, after checking that it is a tree."""
+    left_children, right_children, feature = (
         np.array(tree[name], np.int64)
         for name in ("left_children", "right_children", "split_indices")
     )
     value = np.array(tree["split_conditions"], np.float32)
     missing_left = np.array(tree["default_left"], np.bool_)
-    is_inner = left >= 0
-    children = np.concatenate([left[is_inner], right[is_inner]])
+    is_inner = left_children >= 0
+    children = np.concatenate([left_children[is_inner], right_children[is_inner]])
     is_tree = (
-        len({len(one) for one in (left, right, feature, value, missing_left)}) == 1
+        len({len(array) for array in (left_children, right_children, feature, value, missing_left)})
+        == 1
         and len(np.unique(children)) == len(children)
-        and bool(((children > 0) & (children < len(left))).all())
+        and bool(((children > 0) & (children < len(left_children))).all())
         and bool(((feature >= 0) & (feature < features)).all())
         and bool(np.isfinite(value).all())
     )
-    if not len(left) or not is_tree or any(tree.get("split_type", ())):
+    if not len(left_children) or not is_tree or any(tree.get("split_type", ())):
         raise ValueError("one of its trees is none of numeric splits")
-    return np.where(is_inner, left + first, -1), right + first, feature, value, missing_left
+    return (
+        np.where(is_inner, left_children + offset, -1),
+        right_children + offset,
+        feature,
+        value,
+        missing_left,
+    )
 
 
 ARCHIVES: Final[Mapping[str, str]] = {
@@ -276,37 +296,37 @@ INITIAL, DESCRIPTORS, STATISTICS = (
     *("bo-initializations.json", "meta-dataset-descriptors.json", "summary-stats.json"),
 )
 LOG_SHIFT: Final = 1e-4
-"""What HPO-B adds to a value before it takes the natural logarithm."""
+"""Value that HPO-B adds before taking the natural logarithm."""
 NO_VALUE: Final = "INVALID"
 """HPO-B's category of a hyperparameter that was not set."""
 _QUOTE, _OPEN, _CLOSE = b'"{}'
-_CHUNK, _ENTRY, _LONGEST_NAME = 1 << 24, 128, 200
+_CHUNK, _ENTRY, _MAX_NAME_LENGTH = 1 << 24, 128, 200
 
 _DESCRIPTOR: Final[Mapping[str, Any]] = {
     "variables_order": Sequence[str],
     "variables_to_apply_log": Sequence[str],
     "variables": Mapping[str, Mapping[str, Any]],
 }
-Places = dict[str, dict[str, tuple[int, int]]]
-"""Where the text of each data set begins and ends in an archive, by search space."""
+Positions = dict[str, dict[str, tuple[int, int]]]
+"""Begin and end of the text of each data set in an archive, by search space."""
 
 
 class HPOBFiles:
     """HPO-B's files in two folders, as a source of meta-data.
 
     Args:
-        folder: holds the archives, the initial rows and the descriptors.
-        surrogates: holds the surrogates and their statistics; it may be missing.
+        folder: folder of the archives, the initial rows and the descriptors.
+        surrogates: folder of the surrogates and their statistics; it may be missing.
 
     Raises:
-        MissingDataError: `folder` is none; so does reading a file that is not there.
+        MissingDataError: there is no such folder. Methods raise it for missing files.
     """
 
     def __init__(self, folder: Path, surrogates: Path) -> None:
         if not folder.is_dir():
-            raise MissingDataError(f"there is no folder {folder} with HPO-B's files; {AGAIN}")
+            raise MissingDataError(f"there is no folder {folder} with HPO-B's files; {REPAIR}")
         self._folder, self._surrogates = folder, surrogates
-        self._places: dict[str, Places] = {}
+        self._places: dict[str, Positions] = {}
         self._texts: dict[Path, dict[str, Any]] = {}
 
     def search_spaces(self, split: str) -> Sequence[str]:
@@ -323,11 +343,11 @@ class HPOBFiles:
         require_known("data set", dataset, self._split(split)[space])
         path = self._folder / ARCHIVES[split]
         begin, end = self._split(split)[space][dataset]
-        what = f"{path}, data set {dataset} of search space {space},"
-        require_bytes(end - begin, what)
-        with reading(path), path.open("rb") as handle:
+        label = f"{path}, data set {dataset} of search space {space},"
+        require_bytes(end - begin, label)
+        with reporting_hpob_damage(path), path.open("rb") as handle:
             handle.seek(begin)
-            entry = load_json(handle.read(end - begin), what)
+            entry = load_json(handle.read(end - begin), label)
             x = np.array(entry["X"], np.float64)
             y = np.array(entry["y"], np.float64).reshape(-1)
             if x.ndim != 2 or not x.size or len(x) != len(y):
@@ -337,19 +357,21 @@ class HPOBFiles:
         return x, y
 
     def initial(self, space: str, dataset: str) -> Mapping[str, Sequence[int]]:
-        """Return the rows that runs begin with, by seed; none where HPO-B names none."""
+        """Return the initial rows of runs, by seed; empty if HPO-B has none."""
         path = self._folder / INITIAL
-        with reading(path):
-            known = self._text(path).get(space, {}).get(dataset, {})
-            return {seed: [_row(row) for row in rows] for seed, rows in known.items()}
+        with reporting_hpob_damage(path):
+            initial_rows = self._text(path).get(space, {}).get(dataset, {})
+            return {
+                seed: [_require_row(row) for row in rows] for seed, rows in initial_rows.items()
+            }
 
     def surrogate(self, space: str, dataset: str) -> BoostedTrees | None:
-        """Return the model of a task, or None where its file or its statistics are missing."""
+        """Return the model of a task, or None if its file or its statistics are missing."""
         name = f"surrogate-{space}-{dataset}"
         path, statistics = self._surrogates / f"{name}.json", self._surrogates / STATISTICS
         if path.parent != self._surrogates or not (path.is_file() and statistics.is_file()):
             return None
-        with reading(statistics):
+        with reporting_hpob_damage(statistics):
             ends = self._text(statistics).get(name)
             if ends is None:
                 return None
@@ -359,21 +381,22 @@ class HPOBFiles:
             return BoostedTrees(path, low, high)
 
     def decode(self, space: str, x: ArrayLike) -> dict[str, float | str | None]:
-        """Return what an (F,) configuration in [0, 1] means, in natural units, by name.
+        """Return an (F,) configuration in [0, 1] in natural units, by name.
 
-        A scaled value u of a range is min + u (max - min), and exp of it less 1e-4 where the
-        descriptor lists a logarithm. Of one-hot columns the largest counts. None is a
-        hyperparameter that was not set. Where only that is known of one, it is its `.na`.
+        A scaled value u of a range is min + u (max - min). If the descriptor lists a logarithm, the
+        value is the exponential of this, minus 1e-4. The largest of one-hot columns determines a
+        category. None means that a hyperparameter was not set. A hyperparameter with only a `.na`
+        column is returned under that name.
 
         Raises:
             UnknownNameError: no descriptor has this search space.
         """
         path = self._folder / DESCRIPTORS
-        known = self._text(path)
-        require_known("search space", space, known)
-        with reading(path):
+        descriptors = self._text(path)
+        require_known("search space", space, descriptors)
+        with reporting_hpob_damage(path):
             order, logged, variables = (
-                coerce(name, known[space][name], hint) for name, hint in _DESCRIPTOR.items()
+                coerce(name, descriptors[space][name], hint) for name, hint in _DESCRIPTOR.items()
             )
         point = coerce_reals("x", x)
         if point.shape != (len(order),):
@@ -381,90 +404,95 @@ class HPOBFiles:
                 f"`x` must have {len(order)} values, those of {', '.join(order)}, got an array of "
                 f"shape {point.shape}"
             )
-        at = dict(zip(order, point.tolist(), strict=True))
-        with reading(path):
+        scaled = dict(zip(order, point.tolist(), strict=True))
+        with reporting_hpob_damage(path):
             return {
-                name: _natural(name, about, at, name in logged)
-                for name, about in variables.items()
+                name: _natural_value(name, descriptor, scaled, name in logged)
+                for name, descriptor in variables.items()
                 if not (name.endswith(".na") and name.removesuffix(".na") in variables)
             }
 
-    def _split(self, split: str) -> Places:
+    def _split(self, split: str) -> Positions:
         require_known("split", split, ARCHIVES)
         if split not in self._places:
-            with reading(self._folder / ARCHIVES[split]):
-                self._places[split] = _places(self._folder / ARCHIVES[split])
+            with reporting_hpob_damage(self._folder / ARCHIVES[split]):
+                self._places[split] = _locate_datasets(self._folder / ARCHIVES[split])
         return self._places[split]
 
     def _text(self, path: Path) -> dict[str, Any]:
-        """Return what a small file says, which is kept."""
+        """Return the content of a small JSON file, which is cached."""
         if path not in self._texts:
-            with reading(path):
+            with reporting_hpob_damage(path):
                 self._texts[path] = dict(read_json(path))
         return self._texts[path]
 
 
-def _row(value: object) -> int:
+def _require_row(value: object) -> int:
     row = as_integer(value)
     if row is None or row < 0:
         raise ValueError(f"{value!r:.80} is no row")
     return row
 
 
-def _places(path: Path) -> Places:
-    """Return where the data sets of an archive lie, from its quotes and braces alone."""
+def _locate_datasets(path: Path) -> Positions:
+    """Return the positions of the data sets of an archive, using only its quotes and braces."""
     content = np.memmap(path, np.uint8, "r")
-    found: Places = {}
+    positions: Positions = {}
     names = ["", "", "", ""]
     depth, begin, quote, entries = 0, 0, -1, 0
-    for place, mark in _marks(content):
+    for position, mark in _find_marks(content):
         if mark == _QUOTE and quote < 0:
-            quote = place
+            quote = position
         elif mark == _QUOTE:
-            names[depth] = _name(content[quote + 1 : place])
+            names[depth] = _decode_name(content[quote + 1 : position])
             quote, entries = -1, entries + 1
             require_bytes(_ENTRY * entries, f"the names in {path}")
         elif quote >= 0:
             continue
         elif mark == _OPEN:
-            depth, begin = depth + 1, place
+            depth, begin = depth + 1, position
             if depth > 3:
                 raise ValueError("it is nested deeper than its data sets")
             if depth == 2:
-                found[names[1]] = {}
+                positions[names[1]] = {}
         else:
             if depth == 3:
-                found[names[1]][names[2]] = (begin, place + 1)
+                positions[names[1]][names[2]] = (begin, position + 1)
             depth -= 1
-    if depth or quote >= 0 or not found:
+    if depth or quote >= 0 or not positions:
         raise ValueError("its braces do not close")
-    return found
+    return positions
 
 
-def _marks(content: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
-    """Yield the places of quotes and braces, and which of them is there."""
+def _find_marks(content: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
+    """Yield the positions of quotes and braces, each with its character code."""
     for begin in range(0, len(content), _CHUNK):
-        part = content[begin : begin + _CHUNK]
-        places = np.flatnonzero((part == _QUOTE) | (part == _OPEN) | (part == _CLOSE))
-        yield from zip((begin + places).tolist(), part[places].tolist(), strict=True)
+        chunk = content[begin : begin + _CHUNK]
+        positions = np.flatnonzero((chunk == _QUOTE) | (chunk == _OPEN) | (chunk == _CLOSE))
+        yield from zip((begin + positions).tolist(), chunk[positions].tolist(), strict=True)
 
 
-def _name(text: NDArray[np.uint8]) -> str:
-    """Return the id that a short text between quotes is."""
-    if len(text) > _LONGEST_NAME:
+def _decode_name(text: NDArray[np.uint8]) -> str:
+    """Return the id in a short text between quotes."""
+    if len(text) > _MAX_NAME_LENGTH:
         raise ValueError(f"a name has {len(text)} characters")
     return str(json.loads(b'"%b"' % text.tobytes()))
 
 
-def _natural(
-    name: str, about: Mapping[str, Any], at: Mapping[str, float], is_logged: bool
+def _natural_value(
+    name: str, descriptor: Mapping[str, Any], scaled: Mapping[str, float], is_logged: bool
 ) -> float | str | None:
-    """Return the value of a hyperparameter, given the scaled values of all columns."""
-    if "categories" in about:
-        columns = {str(one): at.get(f"{name}.ohe._{one}", 0.0) for one in about["categories"]}
-        chosen = max(columns, key=lambda one: columns[one])
-        return None if chosen == NO_VALUE or columns[chosen] <= 0 else chosen
-    if at.get(f"{name}.na", 0.0) > 0.5:
+    """Return the value of a hyperparameter from the scaled values of all columns."""
+    if "categories" in descriptor:
+        columns = {
+            str(name_of_category): scaled.get(f"{name}.ohe._{name_of_category}", 0.0)
+            for name_of_category in descriptor["categories"]
+        }
+        category = max(columns, key=lambda name_of_category: columns[name_of_category])
+        return None if category == NO_VALUE or columns[category] <= 0 else category
+    if scaled.get(f"{name}.na", 0.0) > 0.5:
         return None
-    value = float(about["min"]) + at[name] * (float(about["max"]) - float(about["min"]))
+    value = float(descriptor["min"]) + scaled[name] * (
+        float(descriptor["max"]) - float(descriptor["min"])
+    )
     return exp(value) - LOG_SHIFT if is_logged else value

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.checks import Range, coerce, short_repr, to_plain
+from fedhpo_gym.core.checks import Range, coerce, short_repr, to_json_data
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints
 from fedhpo_gym.wrappers.checks import check_env
@@ -83,7 +83,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         """
         objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
         self.penalty = Penalty(objectives, constraints)
-        gym.utils.RecordConstructorArgs.__init__(self, constraints=to_plain(constraints))
+        gym.utils.RecordConstructorArgs.__init__(self, constraints=to_json_data(constraints))
         gym.Wrapper.__init__(self, env)
         if constraints and hasattr(env.unwrapped, "constrain"):
             env.unwrapped.constrain(constraints)
@@ -228,7 +228,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         """
         check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
         settings = {"kind": kind, "discount": discount, "per_cost": per_cost, "budget_s": budget_s}
-        gym.utils.RecordConstructorArgs.__init__(self, **to_plain(settings))
+        gym.utils.RecordConstructorArgs.__init__(self, **to_json_data(settings))
         gym.Wrapper.__init__(self, env)
         self.value = IncumbentValue(env.unwrapped, kind, discount, per_cost, budget_s)
         self._start()

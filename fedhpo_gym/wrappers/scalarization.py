@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.core.arrays import Bools, Floats
-from fedhpo_gym.core.checks import Range, as_number, coerce, short_repr, to_plain
+from fedhpo_gym.core.checks import Range, as_number, coerce, short_repr, to_json_data
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.multi_objective import hypervolume, non_dominated
 from fedhpo_gym.wrappers.checks import check_env
@@ -157,7 +157,7 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
             )
         objectives = env.get_wrapper_attr("objectives")
         self._episodes = ScalarizedEpisodes(self.rule(objectives, **arguments), 1)
-        gym.utils.RecordConstructorArgs.__init__(self, **to_plain(arguments))
+        gym.utils.RecordConstructorArgs.__init__(self, **to_json_data(arguments))
         gym.Wrapper.__init__(self, env)
 
     @classmethod

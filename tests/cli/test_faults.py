@@ -131,7 +131,7 @@ def test_data_that_cannot_be_kept_name_the_variable(
     monkeypatch.delenv("FEDHPO_GYM_DATA", raising=False)
     monkeypatch.setenv(variable, str(a_file))
     with pytest.raises(InvalidArgumentError, match=f"`{variable}`"):
-        cache.fetch("https://x.invalid/a", cache.data_folder() / "a" / "b", "0" * 64, "again")
+        cache.fetch_file("https://x.invalid/a", cache.data_folder() / "a" / "b", "0" * 64, "again")
 
 
 def test_what_is_derived_is_not_computed_where_it_cannot_be_kept(
@@ -139,7 +139,7 @@ def test_what_is_derived_is_not_computed_where_it_cannot_be_kept(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(a_file))
     with pytest.raises(InvalidArgumentError, match="`XDG_CACHE_HOME`"):
-        cache.derived("x", [a_file], lambda: pytest.fail("it computes"), "again")
+        cache.derive_arrays("x", [a_file], lambda: pytest.fail("it computes"), "again")
 
 
 def test_a_table_folder_that_is_a_file_holds_nothing(

@@ -22,7 +22,7 @@ import pytest
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import SOURCES, cache
-from fedhpo_gym.data.graph_sets import PARTS
+from fedhpo_gym.data.graph_sets import FILE_PARTS
 from fedhpo_gym.data.graphs import git_blob
 from fedhpo_gym.data.images import BATCHES
 from fedhpo_gym.data.leaf import read_file
@@ -141,7 +141,11 @@ GRAPH = npz(
     labels=np.array([0, 1, 1], np.int8),
 )  # fmt: skip
 TU = dict(
-    zip(PARTS, (b"1, 2\n2, 1\n3, 4\n", b"1\n1\n2\n2\n", b"1\n-1\n", b"5\n6\n7\n5\n"), strict=True)
+    zip(
+        FILE_PARTS,
+        (b"1, 2\n2, 1\n3, 4\n", b"1\n1\n2\n2\n", b"1\n-1\n", b"5\n6\n7\n5\n"),
+        strict=True,
+    )
 )
 MOLECULES = (
     b"smiles,FDA_APPROVED,CT_TOX\r\nCCO,1,0\r\nc1ccccc1,0,1\r\n[Na+].[Cl-],0,1\r\nC#N,1,0\r\n"
@@ -440,7 +444,7 @@ def _vocabulary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(
         "fedhpo_gym.data.sentences.vocabulary_file",
-        lambda _: cache.find("bert_tiny/vocab.txt") or whole,
+        lambda _: cache.find_data("bert_tiny/vocab.txt") or whole,
     )
 
 

@@ -21,7 +21,7 @@ URL, REPAIR = "https://example.org/data.bin", "fedhpo-gym download X"
 
 
 def fetch(path: Path, sha256: str | None = None, url: str = URL) -> Path:
-    with cache.fetched(url, path, sha256, REPAIR):
+    with cache.verified_file(url, path, sha256, REPAIR):
         return path
 
 
@@ -69,7 +69,7 @@ def test_arrays_are_computed_once_per_state_of_their_files(tmp_path: Path) -> No
     for text in ("one", "one", "three"):
         if not source.exists() or source.read_text() != text:
             source.write_text(text)
-        arrays = cache.derived("made", [source], make, REPAIR)
+        arrays = cache.derive_arrays("made", [source], make, REPAIR)
         assert len(arrays["x"]) == len(text)
     assert made == ["one", "three"]
 

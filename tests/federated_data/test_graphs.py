@@ -18,9 +18,9 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.graph_sets import (
+    FILE_PARTS,
     MOLECULES,
     NUM_ATOM_FEATURES,
-    PARTS,
     TU_SETS,
     GraphSet,
     MoleculeSource,
@@ -36,7 +36,7 @@ from fedhpo_gym.data.graphs import (
     make_node_graph,
     matmul,
     normalised_adjacency,
-    undirected,
+    undirected_edges,
 )
 from fedhpo_gym.testing import DatasetConformance
 
@@ -61,7 +61,7 @@ def test_the_real_graphs_are_as_documented(name: str) -> None:
     graph = load_dataset(name)
     assert isinstance(graph, NodeGraph)
     assert (graph.edges.shape[1], np.bincount(graph.labels).max()) == DOCUMENTED[name]
-    assert np.array_equal(graph.edges, undirected(graph.edges[::-1]))
+    assert np.array_equal(graph.edges, undirected_edges(graph.edges[::-1]))
 
 
 # ------------------------------------------------------------------------- made-up files
@@ -158,13 +158,13 @@ def test_undirected_edges_are_those_of_the_dense_matrix(case: tuple[int, Any]) -
     matrix = np.zeros((n, n), dtype=bool)
     matrix[edges[0], edges[1]] = matrix[edges[1], edges[0]] = True
     expected = np.argwhere(np.triu(matrix, k=1)).T
-    assert np.array_equal(undirected(edges), expected)
+    assert np.array_equal(undirected_edges(edges), expected)
 
 
 @given(small_edges())
 def test_the_normalised_adjacency_is_the_dense_formula(case: tuple[int, Any]) -> None:
     n, edges = case
-    edges = undirected(edges)
+    edges = undirected_edges(edges)
     matrix = np.eye(n)
     matrix[edges[0], edges[1]] = matrix[edges[1], edges[0]] = 1
     scale = np.diag(matrix.sum(1) ** -0.5)
@@ -294,7 +294,7 @@ def write_tu(graphs: GraphSet, folder: Path, **changed: str) -> TUSource:
         "node_labels": "".join(f"{kind + 5}\n" for kind in kinds),
     } | changed
     files = []
-    for part, file in zip(PARTS, TU_SETS[0].files, strict=True):
+    for part, file in zip(FILE_PARTS, TU_SETS[0].files, strict=True):
         content = texts[part].encode()
         (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / file.path).write_bytes(content)

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhpo_gym.data import load_dataset
-from fedhpo_gym.data.images import BATCHES, CIFAR10, CLASSES, FEMNIST, read_jpgs, read_json
+from fedhpo_gym.data.images import BATCHES, CIFAR10, CLASSES, FEMNIST, read_femnist_json, read_jpgs
 from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
 from fedhpo_gym.testing import DatasetConformance
 from stored_files import tar
@@ -51,7 +51,7 @@ def test_packed_images_equal_leafs_json(real_data: Path, tmp_path: Path) -> None
             assert content is not None
             file.write_bytes(content.read())
     files = sorted(files)[:3]
-    arrays = read_json(files)
+    arrays = read_femnist_json(files)
     with np.load(real_data / "femnist_leaf" / FEMNIST.file) as packed:
         for writer in np.unique(arrays["writer"]):
             ours = arrays["writer"] == writer

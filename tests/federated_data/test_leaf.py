@@ -20,8 +20,8 @@ from fedhpo_gym.data.leaf import (
     LeafData,
     Options,
     UserSamples,
+    find_dataset_files,
     find_files,
-    find_in,
     preprocess,
     read_file,
     read_files,
@@ -115,8 +115,11 @@ def test_the_data_folder_may_be_a_clone_of_leaf(layout: str, tmp_path: Path) -> 
         write_files(tmp_path / layout / "data" / part, "x", made())
     own = tmp_path / layout
     for root in {own, own.parent, own.parents[1]} - {tmp_path.parent}:
-        assert [path.parent.name for path in find_in(root, "femnist")] == ["train", "test"]
-        assert find_in(root, "sent140") == []
+        assert [path.parent.name for path in find_dataset_files(root, "femnist")] == [
+            "train",
+            "test",
+        ]
+        assert find_dataset_files(root, "sent140") == []
 
 
 def test_compressed_files_are_read(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_file_with_a_wrong_checksum_is_refused(
 
 def test_a_missing_package_names_its_extra() -> None:
     with pytest.raises(MissingDependencyError, match=r"'no_such_module'.*'\.\[data\]'"):
-        cache.require("no_such_module", "data")
+        cache.import_optional("no_such_module", "data")
 
 
 # --------------------------------------------------------------------------------- encoding

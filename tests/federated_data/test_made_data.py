@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.ratings import FEDNETFLIX, make_ratings
-from fedhpo_gym.data.synthetic import generate
+from fedhpo_gym.data.synthetic import generate_tasks
 from fedhpo_gym.testing import DatasetConformance
 
 
@@ -97,7 +97,7 @@ LeafTasks = tuple[list[NDArray[np.float64]], list[NDArray[np.int64]]]
 @pytest.fixture(scope="module")
 def leaf() -> LeafTasks:
     """LEAF's own settings: 1,000 tasks, 5 classes, 60 dimensions, seed 931231."""
-    return generate()
+    return generate_tasks()
 
 
 def test_the_numbers_are_leafs(leaf: LeafTasks) -> None:

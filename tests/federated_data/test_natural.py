@@ -16,7 +16,14 @@ from fedhpo_gym.data.federation import (
     make_skewed_federation,
     make_unseen_federation,
 )
-from fedhpo_gym.data.natural import FEWEST, NATURAL, RARE, NaturalTable, columns_of, kept
+from fedhpo_gym.data.natural import (
+    MIN_CLIENT_ROWS,
+    MIN_VALUE_ROWS,
+    NATURAL,
+    NaturalTable,
+    encode_column,
+    select_rows,
+)
 
 pandas = pytest.importorskip("pandas")
 TABLE = NATURAL[0]._replace(client="school", target="passed", keep="", leave_out=())
@@ -28,26 +35,31 @@ def test_the_description_is_that_of_the_data(table: NaturalTable) -> None:
     data = load_dataset(table.name)  # which compares counts and digest
     shares = np.bincount(data.labels) / len(data.labels)
     assert -(shares * np.log(shares)).sum() == pytest.approx(table.entropy, abs=1e-6)
-    assert shares.min() * len(data.labels) >= FEWEST
-    assert np.bincount(data.users).min() >= FEWEST  # type: ignore[arg-type]
+    assert shares.min() * len(data.labels) >= MIN_CLIENT_ROWS
+    assert np.bincount(data.users).min() >= MIN_CLIENT_ROWS  # type: ignore[arg-type]
     assert data.features.dtype == np.float64
     assert not np.isinf(data.features).any()  # type: ignore[arg-type]
 
 
 def test_cells_become_columns_by_hand() -> None:
-    colours = ["red"] * RARE + [None] * RARE + ["blue"] * (RARE - 1) + ["tan"]
-    incomes = [None, 0.0, 999.0, *[1.0] * (3 * RARE - 3)]
-    blank, red, rare = columns_of(pandas.Series(colours, dtype=object))
+    colours = (
+        ["red"] * MIN_VALUE_ROWS
+        + [None] * MIN_VALUE_ROWS
+        + ["blue"] * (MIN_VALUE_ROWS - 1)
+        + ["tan"]
+    )
+    incomes = [None, 0.0, 999.0, *[1.0] * (3 * MIN_VALUE_ROWS - 3)]
+    blank, red, rare = encode_column(pandas.Series(colours, dtype=object))
     words = ["" if word is None else word for word in colours]
     for column, value in ((blank, [""]), (red, ["red"]), (rare, ["blue", "tan"])):
         np.testing.assert_array_equal(column, np.isin(words, value))
-    income, unknown = columns_of(pandas.Series(incomes))
+    income, unknown = encode_column(pandas.Series(incomes))
     assert income[1:4].tolist() == [0.0, 6.907755, 0.693147]
     assert np.isnan(income[0])
     assert unknown.tolist() == [1.0] + [0.0] * (len(incomes) - 1)
     for plain in ([*[1.0] * 9, -999.0], [*[0.0] * 99, 1.0], [*range(60)]):
-        np.testing.assert_array_equal([*columns_of(pandas.Series(plain))], [plain])
-    assert [*columns_of(pandas.Series([1.0, None, 1.0]))] == []
+        np.testing.assert_array_equal([*encode_column(pandas.Series(plain))], [plain])
+    assert [*encode_column(pandas.Series([1.0, None, 1.0]))] == []
 
 
 def test_rows_are_kept_by_hand() -> None:
@@ -58,9 +70,12 @@ def test_rows_are_kept_by_hand() -> None:
         "pupil": [0, *range(55)],
     }
     frame = pandas.DataFrame(rows)
-    assert kept(frame, TABLE).index.tolist() == [*range(50)]
-    assert kept(frame, TABLE._replace(keep="first pupil")).index.tolist() == [0, *range(2, 50)]
-    assert kept(frame, TABLE._replace(keep="year=2")).index.tolist() == [*range(1, 50, 2)]
+    assert select_rows(frame, TABLE).index.tolist() == [*range(50)]
+    assert select_rows(frame, TABLE._replace(keep="first pupil")).index.tolist() == [
+        0,
+        *range(2, 50),
+    ]
+    assert select_rows(frame, TABLE._replace(keep="year=2")).index.tolist() == [*range(1, 50, 2)]
 
 
 def test_a_missing_number_becomes_the_mean_of_the_training_rows() -> None:

@@ -12,7 +12,14 @@ import pytest
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
-from fedhpo_gym.data.shakespeare import LENGTH, LETTERS, SHAKESPEARE, encode, plain, read_plays
+from fedhpo_gym.data.shakespeare import (
+    LENGTH,
+    LETTERS,
+    SHAKESPEARE,
+    encode_text,
+    read_plays,
+    to_leaf_letters,
+)
 from stored_files import tar
 
 LONG = "O, that this too too solid flesh would melt, thaw and resolve itself into a dew, or so "
@@ -26,8 +33,8 @@ SAID = f"{LONG.strip()}\naye there's the rub\nCafe!"
 
 def test_the_alphabet_is_leafs() -> None:
     assert len(set(LETTERS)) == len(LETTERS) == 80
-    assert "".join(LETTERS[code] for code in encode(SAID)) == SAID
-    assert plain("Où êtes-vous, “ami”?\t#") == 'Ou etes-vous, "ami"?  '
+    assert "".join(LETTERS[code] for code in encode_text(SAID)) == SAID
+    assert to_leaf_letters("Où êtes-vous, “ami”?\t#") == 'Ou etes-vous, "ami"?  '
 
 
 def test_a_roles_speeches_are_one_text(tmp_path: Path) -> None:
@@ -65,7 +72,7 @@ def test_three_forms_give_the_same_windows(
     source = replace(SHAKESPEARE, stride=stride, sha256=sha256)
     monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"Shakespeare": source})
     dataset = load_dataset("Shakespeare")
-    codes = encode(SAID)
+    codes = encode_text(SAID)
     starts = list(range(0, len(SAID) - LENGTH, stride))
     assert len(starts) > 5
     expected = np.stack([codes[start : start + LENGTH] for start in starts])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import SparseRows, load_dataset, make_dataset
 from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
-from fedhpo_gym.data.sentences import COLA, SST2, remaining
+from fedhpo_gym.data.sentences import COLA, SST2, remaining_rows
 from fedhpo_gym.data.twitter import TWITTER, bags_of_words, make_vocabulary, split_words
 from fedhpo_gym.testing import DatasetConformance
 from stored_files import zipped
@@ -251,5 +251,5 @@ def test_the_public_cola_has_no_test_split(monkeypatch: pytest.MonkeyPatch, publ
 def test_a_corrected_sentence_takes_its_old_form_with_it() -> None:
     complete = [("a", "1", "", "we could not] work"), ("a", "0", "", "we could not work"), ("b",)]
     known = [("a", "1", "", "we could not work")]
-    assert remaining(complete, known) == complete[1:]
-    assert remaining(complete[1:], known) == complete[1:], "another label is another sentence"
+    assert remaining_rows(complete, known) == complete[1:]
+    assert remaining_rows(complete[1:], known) == complete[1:], "another label is another sentence"

@@ -18,8 +18,8 @@ from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.federation import make_user_federation
-from fedhpo_gym.data.frames import MISSING, read_frame
-from fedhpo_gym.data.own_table import _most_told
+from fedhpo_gym.data.frames import MISSING_WORDS, read_frame
+from fedhpo_gym.data.own_table import _accuracy_bound
 from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import get_task
 
@@ -97,7 +97,7 @@ ALIKE: Any = {
     "spaces": ([" a", "a", "b "], ["a", "a", "b "]),
     "dates": (["2026-05-31", "n/a", "2026-06-01"], ["2026-05-31", None, "2026-06-01"]),
     "words": (["none", "mild", "n/a"], ["none", "mild", "n/a"]),
-    **{f"number or {one}": (["1.5", one, "2"], [1.5, None, 2]) for one in sorted(MISSING)},
+    **{f"number or {one}": (["1.5", one, "2"], [1.5, None, 2]) for one in sorted(MISSING_WORDS)},
 }
 
 
@@ -118,9 +118,9 @@ def test_cells_are_read_alike_in_a_frame_and_in_its_files(name: str, tmp_path: P
 def test_missing_cells_are_those_of_pandas_and_what_the_page_names() -> None:
     from pandas._libs.parsers import STR_NA_VALUES
 
-    assert {*STR_NA_VALUES} - {""} <= MISSING
+    assert {*STR_NA_VALUES} - {""} <= MISSING_WORDS
     page = (REPOSITORY / "docs/guides/own_federation.md").read_text(encoding="utf-8")
-    assert all(f"`{one}`" in page for one in MISSING - STR_NA_VALUES)
+    assert all(f"`{one}`" in page for one in MISSING_WORDS - STR_NA_VALUES)
 
 
 def test_decimals_of_files_are_numbers_and_long_codes_are_whole(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_column_that_cannot_tell_the_target_takes_no_tree(
         cells, labels = np.random.default_rng(seed).integers((2 + seed, 3), size=(60, 2)).T
         tree = DecisionTreeClassifier(max_leaf_nodes=8, random_state=0).fit(cells[:, None], labels)
         accuracy = (tree.predict(cells[:, None]) == labels).mean()
-        assert accuracy <= _most_told(cells.astype(np.float32), labels, 8)
+        assert accuracy <= _accuracy_bound(cells.astype(np.float32), labels, 8)
 
 
 def test_clients_of_fewest_rows_stay() -> None:

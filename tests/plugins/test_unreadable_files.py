@@ -43,7 +43,7 @@ def test_data_that_cannot_be_read_keep_nothing_else_from_the_list(
     def locked(_: Path) -> str:
         raise refused
 
-    monkeypatch.setattr(cache, "checksum", locked)
+    monkeypatch.setattr(cache, "file_sha256", locked)
     load_dataset.cache_clear()
     with pytest.raises(DamagedDataError, match=r"Locked.csv cannot be read \(Permission denied\)"):
         load_dataset("Locked")

@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp
 
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.profet import Family, ProfetModel, forrester
-from fedhpo_gym.profet.model import Network, lowest
+from fedhpo_gym.profet.model import SampledNetwork, lowest
 
 GRID = np.linspace(0.0, 1.0, 201)[:, None]
 
@@ -30,7 +30,7 @@ def model(family: Family) -> ProfetModel:
 
 
 def test_a_network_by_hand() -> None:
-    network = Network(
+    network = SampledNetwork(
         weights=(np.array([[2.0], [1.0]]), np.array([[3.0]])),
         biases=(np.array([0.5]), np.array([-1.0])),
         deviation=0.0,

@@ -218,7 +218,7 @@ def test_a_method_of_scikit_learn_runs_unchanged(capsys: pytest.CaptureFixture[s
     ("given", "words"),
     [
         ({"bo_method": None}, "`bo_method` must be an object with `observe"),
-        ({"bo_method": Given(99)}, "place of one of 25 pending rows, an integer, got 99"),
+        ({"bo_method": Given(99)}, "index of one of 25 pending rows, an integer, got 99"),
         ({"search_space_id": None}, "Unknown search space 'None'"),
         ({"dataset_id": "3"}, "Unknown data set '3'"),
         ({"seed": "test5"}, "Unknown seed 'test5'"),

@@ -56,7 +56,7 @@ def _both(home: Path) -> str:
     def make() -> Mapping[str, Any]:
         return {"x": np.arange(20_000.0)}
 
-    found = cache.derived("shared", [home / "source"], make, "x")
+    found = cache.derive_arrays("shared", [home / "source"], make, "x")
     fetched(home)
     whole = bool((found["x"] == np.arange(20_000.0)).all()) and read_fetched(home) == 1
     return "fine" if whole else "silent"

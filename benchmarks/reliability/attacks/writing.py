@@ -122,7 +122,7 @@ def _derived(folder: Path, number: int) -> None:
     source = folder / "source"
     if not source.exists():
         write_text(source, "x")
-    made = data_cache.derived("a", [source], lambda: {"x": np.full(5000, 1)}, REPAIR)
+    made = data_cache.derive_arrays("a", [source], lambda: {"x": np.full(5000, 1)}, REPAIR)
     _whole(number, bool((made["x"] == 1).all()))
 
 
@@ -141,7 +141,7 @@ def fetched(folder: Path, _number: int = 1) -> None:
     """Download a file, from a server that always answers, unless it is there."""
     content = json.dumps(list(range(9000))).encode()
     data_cache.open_url = lambda _url: _Answer(content)  # type: ignore[assignment]
-    data_cache.fetch("https://example.org/file", folder / "data" / "file", None, REPAIR)
+    data_cache.fetch_file("https://example.org/file", folder / "data" / "file", None, REPAIR)
 
 
 def read_fetched(folder: Path) -> int:

@@ -171,8 +171,8 @@ class MetaEnv(SetupEnv):
         configuration, pool_index = process.configuration(0, action), int(process.places[0])
         fidelity = process.fidelity(0)
         if process.best_trial[0] == trial:
-            found = {"trial": trial, "configuration": configuration, "score": score}
-            self._incumbent = {**found, "val_loss": values["val_loss"]}
+            incumbent = {"trial": trial, "configuration": configuration, "score": score}
+            self._incumbent = {**incumbent, "val_loss": values["val_loss"]}
         best, noise_free_values = self._incumbent, process.truth(0)
         truth: dict[str, Any] = {}
         if noise_free_values is not None:

@@ -79,16 +79,18 @@ class GeneratedSetup(MetaSetup):
 
     def __init__(self, data: TaskGenerator, arguments: GeneratedArguments) -> None:
         super().__init__(arguments, data, MOST_TRIALS)
-        wanted = arguments.instances
-        numbers_or_none = [wanted] if isinstance(wanted, int) else wanted
+        requested = arguments.instances
+        numbers_or_none = [requested] if isinstance(requested, int) else requested
         self.instances = (
             range(TASKS) if numbers_or_none is None else tuple(dict.fromkeys(numbers_or_none))
         )
         numbers = () if numbers_or_none is None else map(as_integer, self.instances)
-        if not self.instances or any(one is None or not 0 <= one < TASKS for one in numbers):
+        if not self.instances or any(
+            number is None or not 0 <= number < TASKS for number in numbers
+        ):
             raise InvalidArgumentError(
                 f"`instances` must be integers from 0 to {TASKS - 1}, at least one, got "
-                f"{short_repr(wanted)}"
+                f"{short_repr(requested)}"
             )
         free = [n for n in ("client_sample_rate", "round") if n not in (arguments.fidelity or {})]
         if arguments.choose_fidelity:
@@ -100,8 +102,8 @@ class GeneratedSetup(MetaSetup):
         return SearchSpace((*self.data.space.dimensions, *self.fidelity_space.dimensions))
 
     def entries(self) -> dict[str, tuple[float, float, int]]:
-        known, free = super().entries(), len(self.fidelity_space)
-        return known | ({"fidelities": (0.0, 1.0, self.trials * free)} if free else {})
+        shapes, free = super().entries(), len(self.fidelity_space)
+        return shapes | ({"fidelities": (0.0, 1.0, self.trials * free)} if free else {})
 
     def process(self, layout: ObservationLayout, frame: Singles) -> "GeneratedProcess":
         return GeneratedProcess(self, layout, frame)

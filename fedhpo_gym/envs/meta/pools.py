@@ -118,11 +118,11 @@ class PoolSetup(MetaSetup):
         return super().action_space
 
     def entries(self) -> dict[str, tuple[float, float, int]]:
-        known, (pool, width) = super().entries(), self.features.shape[1:]
+        shapes, (pool, width) = super().entries(), self.features.shape[1:]
         if not self.arguments.continuous:
-            known["pool"] = (0.0, 1.0, pool * width)
-            known["mask"] = (0.0, 1.0, pool)
-        return known
+            shapes["pool"] = (0.0, 1.0, pool * width)
+            shapes["mask"] = (0.0, 1.0, pool)
+        return shapes
 
     def process(self, layout: ObservationLayout, frame: Singles) -> "PoolProcess":
         return PoolProcess(self, layout, frame)

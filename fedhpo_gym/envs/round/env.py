@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.arrays import Bools, Indices
-from fedhpo_gym.core.checks import coerce, to_plain
+from fedhpo_gym.core.checks import coerce, to_json_data
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import EpisodeSnapshot, RoundProcess
@@ -247,7 +247,7 @@ def _references(spec: EnvSpec | None) -> References | None:
     env_id = spec.id.removeprefix("MO-")
     arguments, defaults = (
         {name: value for name, value in kwargs.items() if name not in _FORM}
-        for kwargs in (spec.kwargs, to_plain(gym.spec(env_id).kwargs))
+        for kwargs in (spec.kwargs, to_json_data(gym.spec(env_id).kwargs))
     )
     return references_of(env_id) if arguments == defaults else None
 

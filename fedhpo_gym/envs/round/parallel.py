@@ -191,6 +191,6 @@ def _split_nested(value: dict[str, Any], num_clients: int) -> list[dict[str, Any
         values = (
             _split_nested(entry, num_clients) if isinstance(entry, dict) else [entry] * num_clients
         )
-        for client_info, one in zip(by_client, values, strict=True):
-            client_info[key] = list(one) if isinstance(one, list) else one
+        for client_info, copied in zip(by_client, values, strict=True):
+            client_info[key] = list(copied) if isinstance(copied, list) else copied
     return by_client

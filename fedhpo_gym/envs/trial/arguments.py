@@ -241,15 +241,15 @@ class TrialArguments:
     def budgets(self) -> dict[str, float | int | None]:
         """The budgets; the task's if none is given."""
         names = ("budget_s", "budget_rounds", "budget_trials")
-        given: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if all(value is None for value in given.values()):
-            given["budget_s"] = self.variant.budget_s
+        arguments: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if all(value is None for value in arguments.values()):
+            arguments["budget_s"] = self.variant.budget_s
         max_trials = self.max_trials
         if self.evaluation_noise is not None and self.evaluation_noise.evaluations is not None:
             # More trials would spend more than epsilon.
             limits = (max_trials, self.budget_trials, self.evaluation_noise.evaluations)
             max_trials = min(limit for limit in limits if limit is not None)
-        return {**given, "max_trials": max_trials}
+        return {**arguments, "max_trials": max_trials}
 
     @property
     def incumbent_reward(self) -> dict[str, Any]:

@@ -215,14 +215,14 @@ class TrialProcess:
 
     def all_trials(self, index: int) -> tuple[Floats, Floats]:
         """Return the (B,) values and violations of all trials that an episode can ask for."""
-        part = self.part(index)
-        if not isinstance(part.backend, StoredBackend) or not part.is_grid:
+        setup = self.part(index)
+        if not isinstance(setup.backend, StoredBackend) or not setup.is_grid:
             raise InvalidArgumentError(
                 "`reward` 'regret' needs a known optimum: a table of all that an action can ask "
                 f"for, got backend {self.setup.backend.name!r}; use backend='tabular' where it has "
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
-        truth = part.truth
+        truth = setup.truth
         return truth.values[:, 0], truth.violations
 
     def _named(self, values: Floats) -> dict[str, Any]:

@@ -162,7 +162,9 @@ def searched_together(setups: Sequence[TrialSetup]) -> list[Truth]:
 
     The first objective decides which queries are asked, so one search serves all.
     """
-    names = tuple(dict.fromkeys(name for one in setups for name in one.objective_names))
+    names = tuple(
+        dict.fromkeys(name for each_setup in setups for name in each_setup.objective_names)
+    )
     combined = replace(setups[0], objective_names=names)
     lattice = combined if combined.is_grid else replace(combined, grid=True)
     result = SearchResult(partial(search, combined, lattice))
@@ -171,7 +173,10 @@ def searched_together(setups: Sequence[TrialSetup]) -> list[Truth]:
         queries, values, size = result.arrays
         return queries, values[:, [names.index(name) for name in setup.objective_names]], size
 
-    return [replace(truth_of(one), _result=SearchResult(partial(chosen, one))) for one in setups]
+    return [
+        replace(truth_of(each_setup), _result=SearchResult(partial(chosen, each_setup)))
+        for each_setup in setups
+    ]
 
 
 def values_of_queries(setup: TrialSetup, columns: Columns) -> Floats:
@@ -201,10 +206,12 @@ class Queries:
         """Return some of the queries, in ascending order."""
         num_cells = len(self.cells)
         inside, between = rows[rows < num_cells], rows[rows >= num_cells] - num_cells
-        found = self.lattice.columns_at(self.cells[inside])
+        selected = self.lattice.columns_at(self.cells[inside])
         if not len(between):
-            return found
-        return {name: np.concatenate([v, self.drawn[name][between]]) for name, v in found.items()}
+            return selected
+        return {
+            name: np.concatenate([v, self.drawn[name][between]]) for name, v in selected.items()
+        }
 
 
 def queries_of(lattice: TrialSetup, setup: TrialSetup) -> Queries:
