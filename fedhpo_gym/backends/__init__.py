@@ -128,16 +128,16 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
             f"are stored, got {name!r}; only {BUILT_TABLE!r} trains"
         )
     require_import(task)
-    own = name == "tabular" and has_sample(task.table_name)
-    if task.tuned and name in STORED and not own:
-        known = _has_table if name == "tabular" else STORED[name]
-        return open_tuned(name, task, lambda one: make_backend(name, one, **options), known)
+    is_pool = name == "tabular" and has_sample(task.table_name)
+    if task.tuned and name in STORED and not is_pool:
+        is_stored = _has_table if name == "tabular" else STORED[name]
+        return open_tuned(name, task, lambda one: make_backend(name, one, **options), is_stored)
     module, _, attribute = BACKENDS[name].partition(":")
     with require_optional(f'backend="{name}"', "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)
-    taken = coerce_arguments(f'backend="{name}"', kind, options, ["task"])
+    arguments = coerce_arguments(f'backend="{name}"', kind, options, ["task"])
     try:
-        backend: Backend = kind(task, **taken)
+        backend: Backend = kind(task, **arguments)
     except MissingDataError as error:
         lacks = name in STORED and not STORED[name](task)
         if lacks and (here := [f"backend={x!r}" for x in STORED if x != name and STORED[x](task)]):
@@ -154,8 +154,11 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
 
 def _require_data(backend: Backend) -> None:
     """Check that stored numbers are of a user's data as they are now."""
-    task, known = backend.task, backend.card.get("data_fingerprint")
-    if known is not None and known != load_dataset(task.dataset).fingerprint:
+    task, stored_fingerprint = backend.task, backend.card.get("data_fingerprint")
+    if (
+        stored_fingerprint is not None
+        and stored_fingerprint != load_dataset(task.dataset).fingerprint
+    ):
         raise DamagedDataError(
             f"what is stored for {task.id} was computed from other data, or other encodings, than "
             f"{task.dataset} has now; raise the version of the task, or build it again"
@@ -165,15 +168,15 @@ def _require_data(backend: Backend) -> None:
 @validate_call
 def ids_with_stored_data(task: Task) -> list[str]:
     """Return other versions whose same variant has stored numbers, and the backends of these."""
-    own = ("preprocessing", "precision")  # each version says what they are by default
-    kept = (*(name for name in task.options if name not in own), "settings")
-    chosen = {name: getattr(task, name) for name in kept}
-    known = [one for one in versions_of(task.name) if one.version != task.version]
+    version_defaults = ("preprocessing", "precision")  # each version says what they are by default
+    names = (*(name for name in task.options if name not in version_defaults), "settings")
+    changes = {name: getattr(task, name) for name in names}
+    versions = [version for version in versions_of(task.name) if version.version != task.version]
     return [
-        f"{one.id} (backend {name!r})"
-        for one in known
+        f"{version.id} (backend {name!r})"
+        for version in versions
         for name, has_numbers in STORED.items()
-        if has_numbers(one.variant(**chosen))
+        if has_numbers(version.variant(**changes))
     ]
 
 
@@ -195,8 +198,8 @@ def check_options(backend: str, options: Mapping[str, Any]) -> None:
         if name not in OPTIONS:
             raise InvalidArgumentError(f"no backend takes `{name}`.{suggest(name, OPTIONS)}")
         if backend not in OPTIONS[name]:
-            known = " or ".join(f'backend="{one}"' for one in OPTIONS[name])
-            raise InvalidArgumentError(f"`{name}` is for {known} only, got backend={backend!r}")
+            takers = " or ".join(f'backend="{taker}"' for taker in OPTIONS[name])
+            raise InvalidArgumentError(f"`{name}` is for {takers} only, got backend={backend!r}")
 
 
 ENDINGS: Mapping[str, str] = {"tabular": ".table.json", "surrogate": ".surrogate.json"}
@@ -225,8 +228,10 @@ class TunedNumbers(Backend):
 
     @property
     def fingerprint(self) -> str:
-        words = "\n".join(f"{value!r} {one.fingerprint}" for value, one in self._parts.items())
-        return f"{self.name}-tuned-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+        text = "\n".join(
+            f"{value!r} {backend.fingerprint}" for value, backend in self._parts.items()
+        )
+        return f"{self.name}-tuned-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
@@ -243,27 +248,27 @@ class TunedNumbers(Backend):
         return self._first.check_fidelity(values)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        chosen = np.asarray(columns[self._tuned], dtype=np.float64)
-        rest = {name: column for name, column in columns.items() if name != self._tuned}
-        order, found = [], []
-        for value, part in self._parts.items():
-            rows = np.flatnonzero(chosen == value)
+        tuned_values = np.asarray(columns[self._tuned], dtype=np.float64)
+        other_columns = {name: column for name, column in columns.items() if name != self._tuned}
+        order, answers = [], []
+        for value, backend in self._parts.items():
+            rows = np.flatnonzero(tuned_values == value)
             if rows.size:
                 order.append(rows)
-                some = {name: column[rows] for name, column in rest.items()}
-                found.append(part.look_up(some, reads))
+                selected = {name: column[rows] for name, column in other_columns.items()}
+                answers.append(backend.look_up(selected, reads))
         back = np.argsort(np.concatenate(order))
 
         def joined(name: str) -> NDArray[Any]:
-            return np.concatenate([getattr(one, name) for one in found])[back]
+            return np.concatenate([getattr(answer, name) for answer in answers])[back]
 
-        known = all(one.find_current for one in found)
+        known = all(answer.find_current for answer in answers)
         return Evaluations(
             joined("best"),
-            found[0].num_samples,
+            answers[0].num_samples,
             joined("best_round"),
             joined("diverged"),
-            found[0].seeds,
+            answers[0].seeds,
             columns,
             (lambda: joined("current")) if known else None,
         )
@@ -280,7 +285,9 @@ def open_tuned(
     values = stored_values(name, task, has_one)
     parts = {value: open_one(at_value(task, value)) for value in values}
     first = next(iter(parts.values()), None)
-    answered = [(one.space, one.fidelity_space, one.seeds) for one in parts.values()]
+    answered = [
+        (backend.space, backend.fidelity_space, backend.seeds) for backend in parts.values()
+    ]
     if first is None or len(parts) < FEWEST or answered != answered[:1] * len(parts):
         pools = [
             f"{setting}=[{low:g}, {high:g}] with algorithm={dict(identity.options)['algorithm']!r}"

@@ -65,12 +65,12 @@ class Backend(ABC):
         self, task: Task, seed: int | None, space: SearchSpace, fidelity_space: SearchSpace
     ) -> None:
         self.task = task
-        number = None if seed is None else as_integer(seed)
-        if seed is not None and (number is None or number < 0):
+        checked_seed = None if seed is None else as_integer(seed)
+        if seed is not None and (checked_seed is None or checked_seed < 0):
             raise InvalidArgumentError(
                 f"`seed` must be a non-negative integer or None, got {seed!r}"
             )
-        self.seeds = task.seeds if number is None else (number,)
+        self.seeds = task.seeds if checked_seed is None else (checked_seed,)
         self.space = space
         self.fidelity_space = fidelity_space
 
@@ -109,20 +109,20 @@ class Backend(ABC):
     @property
     def lacks(self) -> Mapping[str, str]:
         """What its numbers do not say, and why: a metric such as `test_f1`, or one of `LACKS`."""
-        found: Mapping[str, str] = self.card.get(LACKING, {})
-        return found
+        reasons: Mapping[str, str] = self.card.get(LACKING, {})
+        return reasons
 
     def why_refused(self, objective: str) -> str:
         """Return why it does not answer an objective of the task's; "" where it does."""
-        known = self.task.objectives.get(objective)
-        if known is None:
+        entry = self.task.objectives.get(objective)
+        if entry is None:
             return ""
-        needed = [f"{split}_{metric}" for split, metric in sorted(known.reads)]
-        needed = needed if known.reads_clients else []
+        needed = [f"{split}_{metric}" for split, metric in sorted(entry.reads)]
+        needed = needed if entry.reads_clients else []
         needed += [what for what, words in LACKS.items() if any(w in objective for w in words)]
-        for one in needed:
-            if one in self.lacks:
-                return self.lacks[one]
+        for name in needed:
+            if name in self.lacks:
+                return self.lacks[name]
         if objective in OF_CLIENTS:
             with suppress(InvalidArgumentError):  # some know no samples before a trial
                 if one_validates(self.num_samples):
@@ -150,8 +150,8 @@ class Backend(ABC):
         checked: list[CheckedQuery] = []
         for configuration, fidelity in queries:
             legal = self.space.validate(configuration)
-            asked = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
-            valid = self.check_fidelity(asked)
+            values = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
+            valid = self.check_fidelity(values)
             exact = Fidelity(int(valid["round"]), float(valid["client_sample_rate"]))
             checked.append((legal, exact))
         return self.look_up(query_columns(self.space, checked))
@@ -186,7 +186,7 @@ class Backend(ABC):
         """Return the queries of (B,) columns one by one, as those that train need them."""
         fidelities = zip(*(columns[name].tolist() for name in FIDELITIES), strict=True)
         rows = zip(self.space.configurations_of(columns), fidelities, strict=True)
-        return [(one, Fidelity(*asked)) for one, asked in rows]
+        return [(configuration, Fidelity(*fidelity)) for configuration, fidelity in rows]
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
         """Return values of some fidelity dimensions as the legal numbers they equal."""

@@ -26,7 +26,7 @@ class RunningCourses(Courses):
         self,
         task: Task,
         instances: Sequence[Instance],
-        number: int,
+        num_courses: int,
         configuration: Configuration,
         client_sample_rate: float,
         *,
@@ -38,8 +38,8 @@ class RunningCourses(Courses):
         self._task = task
         # Two instances may share a seed and differ in alpha: a course asks for its data by the
         # instance, and the federation holds the seed that everything is drawn from.
-        alone = {one.alpha: task.variant(alpha=one.alpha) for one in instances}
-        self._sources = [(alone[one.alpha], one.seed) for one in instances]
+        alone = {instance.alpha: task.variant(alpha=instance.alpha) for instance in instances}
+        self._sources = [(alone[instance.alpha], instance.seed) for instance in instances]
         self._configuration = dict(configuration)
         self._model = training.model_of(task, configuration)
         self._rate = client_sample_rate
@@ -51,10 +51,10 @@ class RunningCourses(Courses):
         }
         self._first: dict[int, Metrics] = {}
         training.require_device(task, instances[0].seed, device)
-        self._where = [0] * number
-        self._num_samples = np.stack([self._federation(0).num_samples] * number)
+        self._where = [0] * num_courses
+        self._num_samples = np.stack([self._federation(0).num_samples] * num_courses)
         self._report_moves = report_moves
-        self._moves: list[Move | None] = [None] * number
+        self._moves: list[Move | None] = [None] * num_courses
         self._batch = self._new_batch(self._where)
 
     def __getstate__(self) -> dict[str, Any]:

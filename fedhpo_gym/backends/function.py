@@ -137,29 +137,31 @@ class FunctionBackend(Backend):
 
         What the function calls is not in it: raise `version` when that changes.
         """
-        own = self._own
-        asked = own.space.to_dict(), own.fidelity_space.to_dict()
-        words = repr((own.id, qualified_source(own.function), *asked))
-        return f"function-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+        task = self._own
+        spaces = task.space.to_dict(), task.fidelity_space.to_dict()
+        text = repr((task.id, qualified_source(task.function), *spaces))
+        return f"function-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     @cached_property
     def lacks(self) -> Mapping[str, str]:
         function = self._own.citation
-        found = {key: f"the {function} does not tell {key}" for key in {*KEYS} - {*self._own.told}}
-        found |= dict.fromkeys(("samples", "privacy"), f"the {function} does not tell")
+        reasons = {
+            key: f"the {function} does not tell {key}" for key in {*KEYS} - {*self._own.told}
+        }
+        reasons |= dict.fromkeys(("samples", "privacy"), f"the {function} does not tell")
         if not self._own.by_client:
-            found["clients"] = f"the {function} tells no metrics of clients"
-        return found
+            reasons["clients"] = f"the {function} tells no metrics of clients"
+        return reasons
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         return Evaluations.stack([self._answer(*query) for query in self.queries(columns)])
 
     def _answer(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        told = np.stack([self._told(configuration, fidelity, seed) for seed in self.seeds])
-        loss = told[:, :, SPLITS.index("val"), METRICS.index("loss")]
+        metrics = np.stack([self._told(configuration, fidelity, seed) for seed in self.seeds])
+        loss = metrics[:, :, SPLITS.index("val"), METRICS.index("loss")]
         diverged = np.asarray(~np.isfinite(loss).all(axis=1))
         worst = np.array([metric.worst for metric in self._own.metrics])
-        best = np.where(np.isfinite(told), told, worst)
+        best = np.where(np.isfinite(metrics), metrics, worst)
         return Evaluation(
             best=best,
             current=best.copy(),
@@ -180,27 +182,27 @@ class FunctionBackend(Backend):
         return self._kept[key]
 
     def _called(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> Floats:
-        own, seeded = self._own, {"seed": seed} if self._seeded else {}
-        said = own.function(dict(configuration), dict(vars(fidelity)), **seeded)
-        found = said if isinstance(said, Mapping) else {"val_loss": said}
-        if {*found} != {*own.told}:
+        task, seeded = self._own, {"seed": seed} if self._seeded else {}
+        returned = task.function(dict(configuration), dict(vars(fidelity)), **seeded)
+        found = returned if isinstance(returned, Mapping) else {"val_loss": returned}
+        if {*found} != {*task.told}:
             raise InvalidArgumentError(
-                f"the {own.citation} must return {sorted(own.told)}, as it was registered with, "
+                f"the {task.citation} must return {sorted(task.told)}, as it was registered with, "
                 f"got {sorted(map(str, found))}"
             )
-        metrics = np.full((own.num_clients, len(SPLITS), len(METRICS)), np.nan)
+        metrics = np.full((task.num_clients, len(SPLITS), len(METRICS)), np.nan)
         for name, value in found.items():
             values = coerce_reals(name, value)
-            if values.shape not in ((), (own.num_clients,)):
+            if values.shape not in ((), (task.num_clients,)):
                 raise InvalidArgumentError(
-                    f"the {own.citation} must return one {name!r}, or one of each of "
-                    f"{own.num_clients} clients, got the shape {values.shape}"
+                    f"the {task.citation} must return one {name!r}, or one of each of "
+                    f"{task.num_clients} clients, got the shape {values.shape}"
                 )
             split, _, metric = name.partition("_")
-            known, most = values[np.isfinite(values)], math.inf if metric == "loss" else 1.0
-            if known.size and not (known.min() >= 0 and known.max() <= most):
+            checked, most = values[np.isfinite(values)], math.inf if metric == "loss" else 1.0
+            if checked.size and not (checked.min() >= 0 and checked.max() <= most):
                 raise InvalidArgumentError(
-                    f"the {own.citation} must return {name!r} in [0, {most}], got "
+                    f"the {task.citation} must return {name!r} in [0, {most}], got "
                     f"{short_repr(values)}"
                 )
             metrics[:, SPLITS.index(split), METRICS.index(metric)] = values

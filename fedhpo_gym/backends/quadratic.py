@@ -51,12 +51,12 @@ class Quadratics:
         curvature = np.tile([task.curvature * math.exp(log) for log in logs.tolist()], 2)
         mean = float(curvature.mean())
         start = math.sqrt(2.0 * task.chance_loss / mean)  # |x| where F(x) - F(0) is that loss
-        one = start / math.sqrt(size)
+        unit = start / math.sqrt(size)
         apart = task.distance / math.sqrt(2.0 * instance.alpha + 1.0)
-        optima = apart * one * rng.standard_normal((pairs, size))
+        optima = apart * unit * rng.standard_normal((pairs, size))
         direction = rng.standard_normal(size)
         first = direction * (start / math.sqrt(float((direction**2).sum())))
-        return cls(curvature, np.concatenate([optima, -optima]), noise * mean * one, first)
+        return cls(curvature, np.concatenate([optima, -optima]), noise * mean * unit, first)
 
     @property
     def scale(self) -> float:
@@ -98,7 +98,7 @@ class QuadraticCourses(Courses):
         self,
         task: Task,
         instances: Sequence[Instance],
-        number: int,
+        num_courses: int,
         configuration: Configuration,
         client_sample_rate: float,
         *,
@@ -116,22 +116,22 @@ class QuadraticCourses(Courses):
         each = [Quadratics.of(task, instance) for instance in instances]
         names = ("curvature", "optima", "noise", "scale", "first")
         self._curvature, self._optima, self._sigma, self._scale, self._first = (
-            np.stack([getattr(one, name) for one in each]) for name in names
+            np.stack([getattr(quadratics, name) for quadratics in each]) for name in names
         )
         self._most = self._cohort(float(task.fidelity_space["client_sample_rate"].high))
-        self._on = np.zeros(number, np.int64)
+        self._on = np.zeros(num_courses, np.int64)
         self._model = self._first[self._on]
         self._move = np.zeros_like(self._model)
-        self._rounds = np.zeros(number, np.int64)
-        self._diverged = np.zeros(number, np.bool_)
-        self.configure([configuration] * number, [client_sample_rate] * number)
+        self._rounds = np.zeros(num_courses, np.int64)
+        self._diverged = np.zeros(num_courses, np.bool_)
+        self.configure([configuration] * num_courses, [client_sample_rate] * num_courses)
 
     @property
     def fingerprint(self) -> str:
         read = ("key", "num_clients", "num_parameters", "chance_loss")
-        drawn = ("curvature", "spreads", "distance", "noise")
-        words = repr((VERSION, [getattr(self._task, name) for name in (*read, *drawn)]))
-        return f"quadratic-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+        random_fields = ("curvature", "spreads", "distance", "noise")
+        text = repr((VERSION, [getattr(self._task, name) for name in (*read, *random_fields)]))
+        return f"quadratic-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     @property
     def num_samples(self) -> Integers:
@@ -157,7 +157,10 @@ class QuadraticCourses(Courses):
         clients = self._task.num_clients
         self._rates, steps = (
             client_values(
-                configurations, name, [float(one[name]) for one in configurations], clients
+                configurations,
+                name,
+                [float(configuration[name]) for configuration in configurations],
+                clients,
             )
             for name in ("learning_rate", "step_size")
         )
@@ -179,8 +182,8 @@ class QuadraticCourses(Courses):
         who = np.empty((len(self._on), self._most), np.int64)
         noise = np.empty((*who.shape, self._task.num_parameters))
         keys = zip(self._on.tolist(), (self._rounds + ahead).tolist(), strict=True)
-        named = [(self._seeds[on], taken) for on, taken in keys]
-        for row, rng in enumerate(streams("quadratic round", named)):
+        stream_names = [(self._seeds[on], round_index) for on, round_index in keys]
+        for row, rng in enumerate(streams("quadratic round", stream_names)):
             who[row] = rng.permutation(self._task.num_clients)[: self._most]
             noise[row] = rng.standard_normal(noise.shape[1:])
         return who, np.arange(self._most) < self._count[:, None], noise

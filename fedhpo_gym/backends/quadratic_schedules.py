@@ -51,15 +51,19 @@ def expected_loss(
     if not schedule:
         raise InvalidArgumentError("`schedule` must hold at least one round, got none")
     space = task.client_space
-    own = ({name: one[name] for name in space.names if name in one} for one in schedule)
-    rounds = [space.validate(one, "schedule") for one in own]
+    searched = ({name: entry[name] for name in space.names if name in entry} for entry in schedule)
+    rounds = [space.validate(entry, "schedule") for entry in searched]
     clients, seconds = Quadratics.of(task, instance), _seconds(task)
-    loss, elapsed_s, taken = task.chance_loss, 0.0, 0
+    loss, elapsed_s, finished = task.chance_loss, 0.0, 0
     while elapsed_s < task.budget_s:
-        chosen = rounds[min(taken, len(rounds) - 1)]
-        rate, steps = float(chosen["learning_rate"]), int(chosen["step_size"])
-        kept, added = moments(task, clients, np.array(rate), np.array(steps))
-        loss, elapsed_s, taken = float(kept * loss + added), elapsed_s + seconds[steps], taken + 1
+        settings = rounds[min(finished, len(rounds) - 1)]
+        rate, steps = float(settings["learning_rate"]), int(settings["step_size"])
+        factor, added = moments(task, clients, np.array(rate), np.array(steps))
+        loss, elapsed_s, finished = (
+            float(factor * loss + added),
+            elapsed_s + seconds[steps],
+            finished + 1,
+        )
     return loss
 
 
@@ -74,20 +78,22 @@ def best_schedule(
     clients, seconds = Quadratics.of(task, instance), _seconds(task)
     steps = np.array([*seconds])
     grid = _grid(task)[:, None]
-    kept, added = moments(task, clients, grid, steps)
+    factors_of_grid, added = moments(task, clients, grid, steps)
     least: dict[float, tuple[float, tuple[Round, ...]]] = {0.0: (task.chance_loss, ())}
     waiting = [0.0]
     while (elapsed_s := heapq.heappop(waiting)) < task.budget_s:
         loss, before = least[elapsed_s]
-        rates = _least_rates(grid[:, 0], kept * loss + added)
+        rates = _least_rates(grid[:, 0], factors_of_grid * loss + added)
         factors, terms = moments(task, clients, rates, steps)
-        for rate, number, after in zip(rates, steps, factors * loss + terms, strict=True):
-            then_s, chosen = elapsed_s + seconds[int(number)], _round(rate, number)
+        for rate, num_steps, after in zip(rates, steps, factors * loss + terms, strict=True):
+            then_s, settings = elapsed_s + seconds[int(num_steps)], _round(rate, num_steps)
             if then_s not in least:
                 heapq.heappush(waiting, then_s)
             if then_s not in least or after < least[then_s][0]:
-                least[then_s] = float(after), (*before, chosen)
-    loss, schedule = min(one for then_s, one in least.items() if then_s >= task.budget_s)
+                least[then_s] = float(after), (*before, settings)
+    loss, schedule = min(
+        candidate for then_s, candidate in least.items() if then_s >= task.budget_s
+    )
     return schedule, loss
 
 
@@ -100,14 +106,14 @@ def best_static(
     every = [Quadratics.of(task, instance) for instance in instances]
 
     def means(rates: Floats) -> Floats:
-        found = np.zeros(np.broadcast_shapes(rates.shape, steps.shape))
+        sums = np.zeros(np.broadcast_shapes(rates.shape, steps.shape))
         for clients in every:
-            kept, added = moments(task, clients, rates, steps)
-            losses = np.full_like(found, task.chance_loss)
-            for taken in range(int(rounds.max())):
-                losses = np.where(taken < rounds, kept * losses + added, losses)
-            found += losses / len(every)
-        return found
+            factor, added = moments(task, clients, rates, steps)
+            losses = np.full_like(sums, task.chance_loss)
+            for finished in range(int(rounds.max())):
+                losses = np.where(finished < rounds, factor * losses + added, losses)
+            sums += losses / len(every)
+        return sums
 
     grid = _grid(task)
     rates = _least_rates(grid, means(grid[:, None]))
@@ -128,15 +134,15 @@ def moments(
         steps: (...) local steps.
     """
     total, highest = task.num_clients, float(task.fidelity_space["client_sample_rate"].high)
-    drawn = Fidelity(1, highest).sampled_clients(total)
-    rest = (total - drawn) / (drawn * total - drawn)
+    cohort = Fidelity(1, highest).sampled_clients(total)
+    correction = (total - cohort) / (cohort * total - cohort)
     power, variance = local_steps(
         1.0 - rates[..., None] * clients.curvature, np.asarray(steps)[..., None]
     )
-    kept = power.mean(axis=-1) ** 2 + rest * power.var(axis=-1)
+    factor = power.mean(axis=-1) ** 2 + correction * power.var(axis=-1)
     apart = (1.0 - power) ** 2 * (clients.optima**2).sum(axis=1)
-    noise = (rates * clients.noise) ** 2 * variance.mean(axis=-1) * task.num_parameters / drawn
-    return kept, clients.scale * (rest * apart.mean(axis=-1) + noise)
+    noise = (rates * clients.noise) ** 2 * variance.mean(axis=-1) * task.num_parameters / cohort
+    return factor, clients.scale * (correction * apart.mean(axis=-1) + noise)
 
 
 def _round(rate: float, steps: int) -> Round:
@@ -146,16 +152,16 @@ def _round(rate: float, steps: int) -> Round:
 def _seconds(task: QuadraticTask) -> dict[int, float]:
     """Return the seconds of a round, by its local steps."""
     rate, steps = task.fidelity_space["client_sample_rate"].high, task.space["step_size"]
-    found = {
-        number: task.system.cost(work_of(task, {"step_size": number}, 1, float(rate))).time_s
-        for number in range(int(steps.low), int(steps.high) + 1)
+    seconds = {
+        num_steps: task.system.cost(work_of(task, {"step_size": num_steps}, 1, float(rate))).time_s
+        for num_steps in range(int(steps.low), int(steps.high) + 1)
     }
-    if min(found.values()) * task.max_round < task.budget_s:
+    if min(seconds.values()) * task.max_round < task.budget_s:
         raise InvalidArgumentError(
             "`task` must have a budget that is reached within its rounds, got "
-            f"{task.budget_s} s and {task.max_round} rounds of {min(found.values())} s or more"
+            f"{task.budget_s} s and {task.max_round} rounds of {min(seconds.values())} s or more"
         )
-    return found
+    return seconds
 
 
 def _grid(task: QuadraticTask) -> Floats:
@@ -167,8 +173,8 @@ def _least_rates(grid: Floats, losses: Floats) -> Floats:
     """Return where (points, steps) losses are least: the vertex of a parabola, in log rates."""
     at = np.clip(losses.argmin(axis=0), 1, len(grid) - 2)
     column = np.arange(losses.shape[1])
-    left, middle, right = (losses[at + shift, column] for shift in (-1, 0, 1))
-    bend = left - 2.0 * middle + right
-    shift = np.where(bend > 0, (left - right) / np.where(bend > 0, 2.0 * bend, 1.0), 0.0)
+    before, middle, right = (losses[at + shift, column] for shift in (-1, 0, 1))
+    bend = before - 2.0 * middle + right
+    shift = np.where(bend > 0, (before - right) / np.where(bend > 0, 2.0 * bend, 1.0), 0.0)
     rates: Floats = grid[at] * np.exp(np.clip(shift, -1.0, 1.0) * np.log(grid[1] / grid[0]))
     return np.clip(rates, grid[0], grid[-1])

@@ -73,21 +73,21 @@ class Raw(Backend):
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         """Return the answers to B queries; queries that are asked together train together."""
         parts = self._portions(self.queries(columns))
-        return Evaluations.stack([answer for part in parts for answer in self._answers(part)])
+        return Evaluations.stack([answer for portion in parts for answer in self._answers(portion)])
 
     def _portions(self, queries: Sequence[CheckedQuery]) -> Iterator[list[CheckedQuery]]:
         """Yield queries that may train together, in order."""
-        part: list[CheckedQuery] = []
+        portion: list[CheckedQuery] = []
         used = 0
         for query in queries:
             size = self._size(query[0])
-            if part and (used + size > MAX_NUMBERS or len(part) == MAX_TOGETHER):
-                yield part
-                part, used = [], 0
-            part.append(query)
+            if portion and (used + size > MAX_NUMBERS or len(portion) == MAX_TOGETHER):
+                yield portion
+                portion, used = [], 0
+            portion.append(query)
             used += size
-        if part:
-            yield part
+        if portion:
+            yield portion
 
     def _size(self, configuration: Mapping[str, Value]) -> int:
         """Return the parameters of the courses of a configuration."""
@@ -95,73 +95,73 @@ class Raw(Backend):
         return len(self.seeds) * models * self.task.parameters_of(configuration)
 
     def _answers(self, queries: Sequence[tuple[Mapping[str, Value], Fidelity]]) -> list[Evaluation]:
-        wanted: dict[_Key, _Request] = {}
+        requests: dict[_Key, _Request] = {}
         keys: list[_Key] = []
         for configuration, fidelity in queries:
             key: _Key = (*configuration.items(), fidelity.client_sample_rate)
             keys.append(key)
-            rounds = max(fidelity.round, wanted[key].rounds if key in wanted else 0)
-            wanted[key] = _Request(configuration, fidelity.client_sample_rate, rounds)
-        found = self._trained(wanted)
-        for key in wanted:
-            self._kept[key] = found[key]
+            rounds = max(fidelity.round, requests[key].rounds if key in requests else 0)
+            requests[key] = _Request(configuration, fidelity.client_sample_rate, rounds)
+        trained = self._trained(requests)
+        for key in requests:
+            self._kept[key] = trained[key]
             self._kept.move_to_end(key)
         self._forget()
         answers = []
         for key, (_, fidelity) in zip(keys, queries, strict=True):
-            curves = found[key].curves
-            known = (curves.metrics, curves.rounds, curves.diverged_at)
-            answers.append(evaluation_from_curves(*known, self._samples, self.seeds, fidelity))
+            curves = trained[key].curves
+            cached = (curves.metrics, curves.rounds, curves.diverged_at)
+            answers.append(evaluation_from_curves(*cached, self._samples, self.seeds, fidelity))
         return answers
 
     def _forget(self) -> None:
         """Keep the latest courses only: as many as there is room for, and at least one."""
         used = 0
-        for number, (key, kept) in enumerate(reversed(list(self._kept.items()))):
-            used += kept.size
-            if number and (used > MAX_NUMBERS or number >= MAX_KEPT):
+        for index, (key, courses) in enumerate(reversed(list(self._kept.items()))):
+            used += courses.size
+            if index and (used > MAX_NUMBERS or index >= MAX_KEPT):
                 del self._kept[key]
 
-    def _trained(self, wanted: Mapping[_Key, _Request]) -> dict[_Key, _CachedCourses]:
+    def _trained(self, requests: Mapping[_Key, _Request]) -> dict[_Key, _CachedCourses]:
         """Return courses with the rounds wanted; those that stand alike train together."""
-        found = {key: self._kept.get(key, self._untrained) for key in wanted}
-        waiting = [key for key, want in wanted.items() if want.rounds > found[key].rounds]
+        courses = {key: self._kept.get(key, self._untrained) for key in requests}
+        waiting = [key for key, want in requests.items() if want.rounds > courses[key].rounds]
         while waiting:
-            done = found[waiting[0]].rounds
-            together = [key for key in waiting if found[key].rounds == done]
-            rounds = min(wanted[key].rounds for key in together)
-            kept = self._advanced(
-                [wanted[key] for key in together], [found[key] for key in together], rounds
+            done = courses[waiting[0]].rounds
+            together = [key for key in waiting if courses[key].rounds == done]
+            rounds = min(requests[key].rounds for key in together)
+            cached = self._advanced(
+                [requests[key] for key in together], [courses[key] for key in together], rounds
             )
-            found.update(zip(together, kept, strict=True))
-            waiting = [key for key in waiting if wanted[key].rounds > found[key].rounds]
-        return found
+            courses.update(zip(together, cached, strict=True))
+            waiting = [key for key in waiting if requests[key].rounds > courses[key].rounds]
+        return courses
 
     def _advanced(
-        self, wanted: Sequence[_Request], kept: Sequence[_CachedCourses], rounds: int
+        self, requests: Sequence[_Request], cached: Sequence[_CachedCourses], rounds: int
     ) -> list[_CachedCourses]:
         """Train courses that have all taken the same number of rounds, up to another number."""
-        done = kept[0].rounds
+        done = cached[0].rounds
         courses = [
-            training.make_course(self.task, one.configuration, one.client_sample_rate, seed)
-            for one in wanted
+            training.make_course(self.task, request.configuration, request.client_sample_rate, seed)
+            for request in requests
             for seed in self.seeds
         ]
         batch = training.make_batch(self.task, courses, self._device)
         if done:
-            batch.restore([state for one in kept for state in one.states])
+            batch.restore([state for request in cached for state in request.states])
         evaluated = [r - done for r in self.task.evaluated_rounds if r > done]
         more = batch.advance(rounds - done, evaluated=evaluated)
         states = batch.snapshot()
         advanced = []
-        for index, before in enumerate(kept):
+        for index, before in enumerate(cached):
             own = slice(index * len(self.seeds), (index + 1) * len(self.seeds))
             curves = Curves(
                 np.concatenate([before.curves.metrics, more.metrics[own]], axis=1),
                 np.concatenate([before.curves.rounds, more.rounds + done]),
                 more.diverged_at[own].copy(),
             )
-            size = self._size(wanted[index].configuration)
+            size = self._size(requests[index].configuration)
             advanced.append(_CachedCourses(states[own], curves, rounds, size))
         return advanced
 

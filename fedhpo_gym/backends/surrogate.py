@@ -49,8 +49,8 @@ class SurrogateModel(Backend):
         """Return which held-out figures are not good enough (`stored.surrogate`)."""
         if lack := super().why_refused(objective):
             return lack
-        known = self.task.objectives.get(objective)
-        if known is None or not known.reads_clients:  # costs and privacy follow from the query
+        entry = self.task.objectives.get(objective)
+        if entry is None or not entry.reads_clients:  # costs and privacy follow from the query
             return ""
         reason = why_refused(self._surrogate.card, objective)
         return f"surrogate {self._surrogate.name}: {reason}" if reason else ""
@@ -64,9 +64,13 @@ class SurrogateModel(Backend):
 
 def _known(task: Task, fitted: SearchSpace) -> SearchSpace:
     """Return the fidelities of a task that a surrogate knows."""
-    asked, known = task.asked_fidelity_space(), fitted["round"]
-    rounds = tuple(r for r in map(int, asked["round"].grid) if known.low <= r <= known.high)
+    requested, fitted_rounds = task.asked_fidelity_space(), fitted["round"]
+    rounds = tuple(
+        r for r in map(int, requested["round"].grid) if fitted_rounds.low <= r <= fitted_rounds.high
+    )
     if not rounds:
         return fitted
-    named = replace(asked["round"], low=float(rounds[0]), high=float(rounds[-1]), values=rounds)
-    return SearchSpace((named, fitted["client_sample_rate"]))
+    rounds_dimension = replace(
+        requested["round"], low=float(rounds[0]), high=float(rounds[-1]), values=rounds
+    )
+    return SearchSpace((rounds_dimension, fitted["client_sample_rate"]))

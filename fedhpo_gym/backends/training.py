@@ -49,24 +49,35 @@ def federation(
 def task_federation(task: Task, seed: int) -> Federation:
     """Return the federation of a task under one seed."""
     require_trainable(task)
-    own = load_dataset(task.dataset).fingerprint if task.dataset in REGISTERED else ""
-    found = federation(
-        task.dataset, task.partition, task.num_clients, task.alpha, task.preprocessing, seed, own
+    data_digest = load_dataset(task.dataset).fingerprint if task.dataset in REGISTERED else ""
+    dataset_federation = federation(
+        task.dataset,
+        task.partition,
+        task.num_clients,
+        task.alpha,
+        task.preprocessing,
+        seed,
+        data_digest,
     )
-    if found.num_clients != task.num_clients:
+    if dataset_federation.num_clients != task.num_clients:
         raise DamagedDataError(
-            f"{task.dataset} has {found.num_clients} users here, and {task.name} is about "
-            f"{task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
+            f"{task.dataset} has {dataset_federation.num_clients} users here, and {task.name} is "
+            f"about {task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
         )
-    return found
+    return dataset_federation
 
 
 def task_label_frequencies(task: Task) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Return what label frequencies of training data reach: the mean over seeds, and by seed."""
-    own, squared = task.partition in OWN_TASKS, task.guess_loss is not None
-    seeds = [label_frequencies(task_federation(task, seed), own, squared) for seed in task.seeds]
+    per_client, squared = task.partition in OWN_TASKS, task.guess_loss is not None
+    seeds = [
+        label_frequencies(task_federation(task, seed), per_client, squared) for seed in task.seeds
+    ]
     mean = {name: float(f"{np.mean([s[name] for s in seeds]):.6g}") for name in seeds[0]}
-    rounded = [{name: float(f"{value:.6g}") for name, value in one.items()} for one in seeds]
+    rounded = [
+        {name: float(f"{value:.6g}") for name, value in frequencies.items()}
+        for frequencies in seeds
+    ]
     return mean, dict(zip(map(str, task.seeds), rounded, strict=True))
 
 
@@ -78,16 +89,16 @@ def data_fingerprint(task: Task) -> str:
 def fingerprint(task: Task, version: int | None = None) -> str:
     """Return a digest of everything that numbers of really trained courses depend on."""
     version = engine_version(task) if version is None else version
-    words = f"{data_fingerprint(task)} {task.table_name} engine {version}"
+    text = f"{data_fingerprint(task)} {task.table_name} engine {version}"
     if task.asynchronous:  # the clock decides who trains on what
-        words += f" {task.system!r}"
+        text += f" {task.system!r}"
     if task.dataset in REGISTERED or "own" in task.tags:  # nothing of it is sealed
         spaces = task.space.to_dict(), task.fidelity_space.to_dict()
-        words += f" {spaces!r} {task.partition} {task.num_clients}"
-        words += " ".join(_source(get_model(one)) for one in task.models)
+        text += f" {spaces!r} {task.partition} {task.num_clients}"
+        text += " ".join(_source(get_model(model)) for model in task.models)
     if task.algorithm in OWN_ALGORITHMS:
-        words += f" {qualified_source(type(OWN_ALGORITHMS[task.algorithm]))}"
-    return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+        text += f" {qualified_source(type(OWN_ALGORITHMS[task.algorithm]))}"
+    return f"raw-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _source(model: type[Model]) -> str:
@@ -119,8 +130,8 @@ def model_of(task: Task, configuration: Mapping[str, Value]) -> type[Model]:
     """Return the model that a configuration trains: words, or numbers for categories."""
     if len(task.models) == 1:
         return get_model(task.models[0])
-    chosen = configuration["model"]
-    return get_model(task.models[int(task.space.numbers({"model": chosen})["model"])])
+    choice = configuration["model"]
+    return get_model(task.models[int(task.space.numbers({"model": choice})["model"])])
 
 
 def make_course(
@@ -131,8 +142,10 @@ def make_course(
     num_samples: NDArray[np.int64] | None = None,
 ) -> Course:
     """Return the course of a configuration, with what the task fixes; `num_samples` (clients,)."""
-    given = task, configuration, client_sample_rate, num_samples
-    clock = job_clock(*given) if task.asynchronous else None  # its checks take as long as the rest
+    arguments = task, configuration, client_sample_rate, num_samples
+    clock = (
+        job_clock(*arguments) if task.asynchronous else None
+    )  # its checks take as long as the rest
     settings = {**task.all_settings, **task.space.numbers(configuration)}
     return Course(settings, client_sample_rate, seed, clock)
 
@@ -160,12 +173,12 @@ def make_batch(
         groups.setdefault(model_of(task, course.configuration), []).append(position)
     batches = []
     for model, positions in groups.items():
-        own = [courses[position] for position in positions]
+        courses_of_model = [courses[position] for position in positions]
         batch = CourseBatch(
-            {seed: federations[seed] for seed in {course.seed for course in own}},
+            {seed: federations[seed] for seed in {course.seed for course in courses_of_model}},
             model,
             get_algorithm(task.algorithm),
-            own,
+            courses_of_model,
             device,
             horizon=horizon or task.max_round,
             precision=task.precision,
@@ -192,8 +205,11 @@ class MixedBatch:
         curves = [batch.advance(rounds, progress, evaluated) for _, batch in self._batches]
         metrics = np.empty((self._count, *curves[0].metrics.shape[1:]), np.float32)
         diverged_at = np.empty(self._count, np.int64)
-        for (positions, _), own in zip(self._batches, curves, strict=True):
-            metrics[positions], diverged_at[positions] = own.metrics, own.diverged_at
+        for (positions, _), part_curves in zip(self._batches, curves, strict=True):
+            metrics[positions], diverged_at[positions] = (
+                part_curves.metrics,
+                part_curves.diverged_at,
+            )
         return Curves(metrics, curves[0].rounds, diverged_at)
 
     def snapshot(self) -> list[CourseState | None]:
@@ -210,19 +226,19 @@ class MixedBatch:
             batch.restore([snapshot[position] for position in positions])
 
 
-def label_frequencies(federation: Federation, own: bool, squared: bool) -> dict[str, float]:
+def label_frequencies(federation: Federation, per_client: bool, squared: bool) -> dict[str, float]:
     """Return loss and accuracy of label frequencies, each at least once in training data."""
-    counts = np.stack(list(_counts(federation, own)))
+    counts = np.stack(list(_counts(federation, per_client)))
     train = counts[:, SPLITS.index("train")]
     if squared:  # distances of classes from the mean one
         labels = np.arange(federation.num_classes)
         mean = (train * labels).sum(axis=1, keepdims=True) / train.sum(axis=1, keepdims=True)
         losses = (labels - mean) ** 2
     else:
-        known = counts.sum(axis=1) > 0
-        counted = np.where(known, np.maximum(train, 1), 0)
+        has_labels = counts.sum(axis=1) > 0
+        counted = np.where(has_labels, np.maximum(train, 1), 0)
         shares = counted / counted.sum(axis=1, keepdims=True)
-        losses = -np.log(np.where(known, shares, 1.0))
+        losses = -np.log(np.where(has_labels, shares, 1.0))
     hits = np.eye(federation.num_classes)[train.argmax(axis=-1)]
     found = {}
     for split in ("val", "test"):
@@ -232,10 +248,10 @@ def label_frequencies(federation: Federation, own: bool, squared: bool) -> dict[
     return found
 
 
-def _counts(federation: Federation, own: bool) -> Iterator[NDArray[np.int64]]:
+def _counts(federation: Federation, per_client: bool) -> Iterator[NDArray[np.int64]]:
     """Yield (splits, classes) labels of every group of clients that shares a prediction."""
     clients = federation.clients
-    for group in [[client] for client in clients] if own else [clients]:
+    for group in [[client] for client in clients] if per_client else [clients]:
         rows = [np.concatenate([client[s] for client in group]) for s in range(len(SPLITS))]
         labels = [federation.labels[r] for r in rows]
         yield np.stack([np.bincount(y, minlength=federation.num_classes) for y in labels])

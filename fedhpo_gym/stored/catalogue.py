@@ -59,8 +59,8 @@ def open_card(reader: Callable[..., R], name: str, suffix: str, how: str, *maker
     path = find_stored(name, suffix)
     if path is None:
         raise MissingDataError(how)
-    found: R = _read(reader, File(path, path.stat().st_mtime_ns, maker))
-    return found
+    content: R = _read(reader, File(path, path.stat().st_mtime_ns, maker))
+    return content
 
 
 @lru_cache(maxsize=32)
@@ -71,10 +71,10 @@ def _read(reader: Callable[..., R], file: "File") -> R:
 def list_names(suffix: str) -> tuple[str, ...]:
     """Return the sorted names of all files `<name><suffix>` that `find` would return."""
     folders = (table_folder(), EMBEDDED_FOLDER)
-    found = {
+    names = {
         path.name.removesuffix(suffix) for f in folders for path in matching_files(f, f"*{suffix}")
     }
-    return tuple(sorted(found))
+    return tuple(sorted(names))
 
 
 def list_tables() -> tuple[str, ...]:
@@ -98,26 +98,26 @@ def has_sample(name: str) -> bool:
 
 
 @validate_call
-def open_table(wanted: str | Identity) -> Table:
+def open_table(identity: str | Identity) -> Table:
     """Open a table by the stem of its files, or by the identity that it must have.
 
     Raises:
         MissingDataError: nobody has built it.
         DamagedDataError: its card is damaged, or belongs to something else.
     """
-    name, command = named(wanted)[0], _command(wanted)
+    name, command = named(identity)[0], _command(identity)
     how = f"build it with `{command}`{COST}, or {TRAIN}"
-    if is_imported(wanted):
+    if is_imported(identity):
         how = f"import it with `{command}`"
     how = f"there is no table {name!r}; {_instead(name)}{how}"
     table = open_card(Table, name, ".table.json", how, command)
-    require_identity(table.identity, wanted, command)
+    require_identity(table.identity, identity, command)
     return table
 
 
-def is_imported(wanted: str | Identity) -> bool:
+def is_imported(identity: str | Identity) -> bool:
     """Return whether numbers were not computed here, so that nothing trains what they lack."""
-    return isinstance(wanted, Identity) and "table" in dict(wanted.options)
+    return isinstance(identity, Identity) and "table" in dict(identity.options)
 
 
 def imported_card(identity: Identity) -> Mapping[str, Any] | None:
@@ -148,8 +148,8 @@ def require_import(task: Task) -> None:
         )
 
 
-def _command(wanted: str | Identity) -> str:
-    return "fedhpo-gym build ID" if isinstance(wanted, str) else wanted.command
+def _command(identity: str | Identity) -> str:
+    return "fedhpo-gym build ID" if isinstance(identity, str) else identity.command
 
 
 def is_here(name: str) -> bool:
@@ -179,29 +179,29 @@ def _instead(name: str) -> str:
 
 
 @validate_call
-def open_sample(wanted: str | Identity) -> Sample:
+def open_sample(identity: str | Identity) -> Sample:
     """Open a sample as `open_table` opens a table."""
-    name, command = named(wanted)[0], _command(wanted)
-    command += "" if is_imported(wanted) else " --sample N"
+    name, command = named(identity)[0], _command(identity)
+    command += "" if is_imported(identity) else " --sample N"
     path = find_stored(name, f"{SUFFIX}.json")
     if path is None:
         raise MissingDataError(f"there is no sample {name!r}; build it with `{command}`")
     sample = Sample(path, command)
-    require_identity(sample.identity, wanted, command)
+    require_identity(sample.identity, identity, command)
     return sample
 
 
-def named(wanted: str | Identity) -> tuple[str, str]:
+def named(identity: str | Identity) -> tuple[str, str]:
     """Return the stem of wanted files, and the arguments that make them: `ID` of a stem."""
-    return (wanted, "ID") if isinstance(wanted, str) else (wanted.name, wanted.arguments)
+    return (identity, "ID") if isinstance(identity, str) else (identity.name, identity.arguments)
 
 
-def require_identity(found: Identity, wanted: str | Identity, command: str) -> None:
+def require_identity(stored: Identity, expected: str | Identity, command: str) -> None:
     """Check that a card belongs to what was asked for."""
-    if isinstance(wanted, Identity) and found != wanted:
+    if isinstance(expected, Identity) and stored != expected:
         raise DamagedDataError(
-            f"what is stored as {wanted.name} belongs to `{found.arguments}`, not to "
-            f"`{wanted.arguments}`; delete its card and run `{command}`"
+            f"what is stored as {expected.name} belongs to `{stored.arguments}`, not to "
+            f"`{expected.arguments}`; delete its card and run `{command}`"
         )
 
 

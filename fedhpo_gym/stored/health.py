@@ -57,7 +57,7 @@ def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
     losses = land.losses[-1, land.even, -1]
     finite, labels = losses[np.isfinite(losses).all(axis=1)], labels_on(stored)
     again = stored.repeated_losses() if isinstance(stored, Pool) else losses
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "of": stored.digest,
         "lattice": {
             "exact": land.exact,
@@ -76,35 +76,35 @@ def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
         "kendall": _agreements(land, again),
         "importance": _importance(land),
     }
-    found["missing"] = dict(_reasons(stored, land, found))
+    figures["missing"] = dict(_reasons(stored, land, figures))
     if not land.exact and not np.isinf(land.means).any():
-        found["diverging"] = None
-    return _rounded(found)  # type: ignore[no-any-return]
+        figures["diverging"] = None
+    return _rounded(figures)  # type: ignore[no-any-return]
 
 
 @validate_call
 def labels_on(stored: lattice.StoredNumbers) -> Mapping[str, float] | None:
     """Return what the label frequencies reach, as a card states it; None where it does not."""
-    found: Mapping[str, float] | None = stored.card.get(LABELS)
+    frequencies: Mapping[str, float] | None = stored.card.get(LABELS)
     if isinstance(stored, Pool):
-        found = stored.card.get(SEED_LABELS, {}).get(str(stored.seeds[0]), found)
-    if found is not None and not found.keys() >= {*MEANS}:
+        frequencies = stored.card.get(SEED_LABELS, {}).get(str(stored.seeds[0]), frequencies)
+    if frequencies is not None and not frequencies.keys() >= {*MEANS}:
         raise DamagedDataError(
             f"the card of {stored.card['name']}: `{LABELS}` must hold {', '.join(MEANS)}, got "
-            f"{', '.join(found) or 'nothing'}; delete it and make it again"
+            f"{', '.join(frequencies) or 'nothing'}; delete it and make it again"
         )
-    return found
+    return frequencies
 
 
-def agree(one: Any, other: Any) -> bool:
+def agree(first: Any, other: Any) -> bool:
     """Return whether two healths are the same, up to what processors round differently."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(agree(one[k], other[k]) for k in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(agree, one, other))
-    if isinstance(one, float) and isinstance(number := as_number(other), float | int):
-        return math.isclose(one, number, rel_tol=1e-3, abs_tol=1e-6)
-    return bool(one == other)
+    if isinstance(first, dict) and isinstance(other, dict):
+        return first.keys() == other.keys() and all(agree(first[k], other[k]) for k in first)
+    if isinstance(first, list) and isinstance(other, list):
+        return len(first) == len(other) and all(map(agree, first, other))
+    if isinstance(first, float) and isinstance(other_real := as_number(other), float | int):
+        return math.isclose(first, other_real, rel_tol=1e-3, abs_tol=1e-6)
+    return bool(first == other)
 
 
 def _optimum(stored: lattice.StoredNumbers, land: lattice.Landscape) -> dict[str, Any]:
@@ -133,14 +133,14 @@ def _optimum(stored: lattice.StoredNumbers, land: lattice.Landscape) -> dict[str
 
 def edges(land: lattice.Landscape, configuration: Mapping[str, Value]) -> dict[str, str]:
     """Return which hyperparameters are "lowest" or "highest" of three or more grid points."""
-    found = {}
+    ends = {}
     for dimension in land.space.dimensions:
         if dimension.kind == "category" or dimension.name not in configuration:
             continue
         at, last = _nearest(dimension, configuration[dimension.name]), len(dimension.grid) - 1
         if last >= 2 and at in {0, last}:
-            found[dimension.name] = "highest" if at else "lowest"
-    return found
+            ends[dimension.name] = "highest" if at else "lowest"
+    return ends
 
 
 def _nearest(dimension: Dimension, value: Value) -> int:
@@ -148,10 +148,10 @@ def _nearest(dimension: Dimension, value: Value) -> int:
     return int(np.argmin(np.abs(scale(np.array(dimension.grid, float)) - scale(float(value)))))
 
 
-def _shares(land: lattice.Landscape, chosen: NDArray[np.bool_]) -> dict[str, float]:
+def _shares(land: lattice.Landscape, is_member: NDArray[np.bool_]) -> dict[str, float]:
     """Return the share of all cells of the grid, and of its configurations at full fidelity."""
-    chosen = chosen[:, land.even]
-    return {"cells": float(chosen.mean()), "full_fidelity": float(chosen[-1, :, -1].mean())}
+    is_member = is_member[:, land.even]
+    return {"cells": float(is_member.mean()), "full_fidelity": float(is_member[-1, :, -1].mean())}
 
 
 def _logs(losses: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -189,8 +189,8 @@ def _agreements(land: lattice.Landscape, seeds: NDArray[np.float64]) -> dict[str
 
 
 def _mean_of_known(taus: Sequence[float | None]) -> float | None:
-    known = [tau for tau in taus if tau is not None]
-    return float(np.mean(known)) if known else None
+    finite = [tau for tau in taus if tau is not None]
+    return float(np.mean(finite)) if finite else None
 
 
 def _importance(land: lattice.Landscape) -> dict[str, dict[str, float]] | None:
@@ -212,32 +212,32 @@ def _importance(land: lattice.Landscape) -> dict[str, dict[str, float]] | None:
 
 
 def _reasons(
-    stored: lattice.StoredNumbers, land: lattice.Landscape, found: Mapping[str, Any]
+    stored: lattice.StoredNumbers, land: lattice.Landscape, figures: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """Return the figures that are not there, and why."""
     reasons = []
     if stored.card.get(LABELS) is None:
-        words = "the card does not say what the label frequencies reach, and that needs the data"
-        reasons.append(("losing", words))
+        reason = "the card does not say what the label frequencies reach, and that needs the data"
+        reasons.append(("losing", reason))
     if not land.exact and not np.isinf(land.means).any():
-        words = "no answer says so: diverged courses are losses like others to this surrogate"
-        reasons.append(("diverging", words))
-    if found["seed_noise"] is None and len(stored.seeds) < 2:
-        words = "no configuration" if isinstance(stored, Pool) else "there is one seed"
-        words += " was trained under all seeds" if isinstance(stored, Pool) else ""
-        reasons.append(("seed_noise", words))
-    if found["importance"] is None:
-        words = f"the whole grid of {land.space.grid_size} configurations was not asked"
-        words = "a pool is no grid" if isinstance(stored, Pool) else words
-        reasons.append(("importance", "all losses are equal" if land.on_grid else words))
+        reason = "no answer says so: diverged courses are losses like others to this surrogate"
+        reasons.append(("diverging", reason))
+    if figures["seed_noise"] is None and len(stored.seeds) < 2:
+        reason = "no configuration" if isinstance(stored, Pool) else "there is one seed"
+        reason += " was trained under all seeds" if isinstance(stored, Pool) else ""
+        reasons.append(("seed_noise", reason))
+    if figures["importance"] is None:
+        reason = f"the whole grid of {land.space.grid_size} configurations was not asked"
+        reason = "a pool is no grid" if isinstance(stored, Pool) else reason
+        reasons.append(("importance", "all losses are equal" if land.on_grid else reason))
     return reasons
 
 
 def _rounded(value: Any) -> Any:
     """Return JSON data with figures of few digits; what is no number is None."""
     if isinstance(value, dict):
-        kept = ("lattice", "configuration", "of")
-        return {k: v if k in kept else _rounded(v) for k, v in value.items()}
+        exact = ("lattice", "configuration", "of")
+        return {k: v if k in exact else _rounded(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_rounded(v) for v in value]
     if isinstance(value, float):
@@ -252,15 +252,15 @@ def variance_shares(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
     Leyton-Brown, 2014). Alone: Var(E[f | x_i]) / Var(f). With interactions: 1 - Var(E[f | all but
     x_i]) / Var(f). These are Sobol's first-order and total indices.
     """
-    whole = values.var()
-    if not whole > 0:
+    total = values.var()
+    if not total > 0:
         return None
     axes = range(values.ndim)
     shares = []
     for axis in axes:
         alone = values.mean(axis=tuple(a for a in axes if a != axis))
-        shares.append((alone.var(), whole - values.mean(axis=axis).var()))
-    return np.asarray(np.clip(np.array(shares) / whole, 0.0, 1.0))
+        shares.append((alone.var(), total - values.mean(axis=axis).var()))
+    return np.asarray(np.clip(np.array(shares) / total, 0.0, 1.0))
 
 
 MOST_EDGES = 1
@@ -273,15 +273,15 @@ INERT = 0.02
 
 def faults(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> list[str]:
     """Return in a few words what makes a problem degenerate; empty where nothing does."""
-    found = []
+    reasons = []
     if labels is not None and not health["optimum"]["val_loss"] < labels["val_loss"]:
-        found.append("optimum loses to the label frequencies")
+        reasons.append("optimum loses to the label frequencies")
     if len(health["edges"]) > MOST_EDGES:
-        found.append("optimum at more than one edge")
+        reasons.append("optimum at more than one edge")
     noise, spread = health["seed_noise"], health["spread"]
     if noise is not None and spread and noise >= MOST_NOISE * spread:
-        found.append("seeds differ more than configurations")
-    return found
+        reasons.append("seeds differ more than configurations")
+    return reasons
 
 
 def unimportant(health: Mapping[str, Any]) -> list[str]:
@@ -342,8 +342,8 @@ _SURVIVAL: Mapping[str, Any] = {
 
 def health_cards() -> list[Path]:
     """Return the cards of all tables, surrogates and pools that can be opened, by kind and name."""
-    found = ((find_stored(name, ending)) for ending in KINDS for name in list_names(ending))
-    return [card for card in found if card is not None]
+    paths = ((find_stored(name, ending)) for ending in KINDS for name in list_names(ending))
+    return [card for card in paths if card is not None]
 
 
 def open_stored(card: Path) -> lattice.StoredNumbers:
@@ -359,29 +359,31 @@ def write_health(card: Path, labels: Mapping[str, Any] | None = None) -> Path:
 
     Raises DamagedDataError for a damaged card or arrays, OSError for a card that is not writable.
     """
-    number = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)
-    if number is None:
+    format_version = next(
+        (kind for ending, kind in KINDS.items() if card.name.endswith(ending)), None
+    )
+    if format_version is None:
         raise InvalidArgumentError(f"`card` must end in one of {list(KINDS)}, got {card.name!r}")
     if labels:
-        archive.add_to_card(card, number, labels)
-    archive.add_to_card(card, number, {HEALTH: health_of(open_stored(card))})
+        archive.add_to_card(card, format_version, labels)
+    archive.add_to_card(card, format_version, {HEALTH: health_of(open_stored(card))})
     return card
 
 
 @validate_call
 def health_on(stored: lattice.StoredNumbers, command: str) -> Mapping[str, Any]:
     """Return the health that a card states, of these very numbers."""
-    found: Mapping[str, Any] | None = stored.card.get(HEALTH)
-    if found is None or found.get("of") != stored.digest:
-        what = "states no health" if found is None else "states the health of other numbers"
+    health: Mapping[str, Any] | None = stored.card.get(HEALTH)
+    if health is None or health.get("of") != stored.digest:
+        what = "states no health" if health is None else "states the health of other numbers"
         raise DamagedDataError(f"the card of {stored.card['name']} {what}; run `{command}`")
     return _stated(stored, HEALTH, _FIGURES, command)
 
 
 def survival_on(stored: lattice.StoredNumbers) -> Mapping[str, Any] | None:
     """Return what a card says of the best cells' survival; None where it says none of these."""
-    found = stored.card.get(SURVIVAL)
-    if found is None or found.get("of") != stored.digest:
+    survival = stored.card.get(SURVIVAL)
+    if survival is None or survival.get("of") != stored.digest:
         return None
     return _stated(stored, SURVIVAL, _SURVIVAL, "fedhpo-gym health ID --survival --write")
 
@@ -482,11 +484,11 @@ def difficulty_of(stored: lattice.StoredNumbers) -> Difficulty:
         return _difficulty_of_pool(stored, guess)
     exact = all(d.values is not None for d in stored.space.dimensions)
     space = stored.space if exact else lattice.asked_space(stored)
-    asked, one = (
+    draws, default = (
         lattice.asked_columns(space, DRAWS, "difficulty"),
         space.columns_of([default_configuration(space)]),
     )
-    columns = {name: np.concatenate([asked[name], one[name]]) for name in space.names}
+    columns = {name: np.concatenate([draws[name], default[name]]) for name in space.names}
     fidelity = Fidelity(
         int(stored.fidelity_space["round"].high),
         float(stored.fidelity_space["client_sample_rate"].high),
@@ -497,12 +499,12 @@ def difficulty_of(stored: lattice.StoredNumbers) -> Difficulty:
 def _difficulty_of_pool(pool: Pool, guess: float) -> Difficulty:
     """Return how hard a pool is; the usual configuration is the nearest that was trained."""
     fidelity = {d.name: np.array([d.high]) for d in pool.fidelity_space.dimensions}
-    wanted = pool.space.columns_of([default_configuration(pool.space)])
-    [[nearest, *_]] = pool.places({**wanted, **fidelity})
+    default = pool.space.columns_of([default_configuration(pool.space)])
+    [[nearest, *_]] = pool.places({**default, **fidelity})
     losses = lattice.landscape_of(pool).losses[-1, :, -1]
-    found = difficulty_from(np.append(losses, losses[[nearest]], axis=0), guess)
+    difficulty = difficulty_from(np.append(losses, losses[[nearest]], axis=0), guess)
     again = pool.repeated_losses()
-    return replace(found, seed=seed_error(again) * math.sqrt(again.shape[1]))
+    return replace(difficulty, seed=seed_error(again) * math.sqrt(again.shape[1]))
 
 
 def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:
@@ -511,30 +513,32 @@ def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:
     What a seed does is estimated where several are, of the best tenth of every tenth configuration.
     """
     loss = data.objectives.index(LOSS)
-    own = data.values[task, :, -1, -1, loss, None]
-    found = difficulty_from(np.append(own, [[math.nan]], axis=0), float(data.label_entropy[task]))
+    pool_losses = data.values[task, :, -1, -1, loss, None]
+    difficulty = difficulty_from(
+        np.append(pool_losses, [[math.nan]], axis=0), float(data.label_entropy[task])
+    )
     seeds = data.arrays["values"][None, task, ::REPEATED], data.arrays["repeats"][task]
     again = np.concatenate(seeds)[:, :, -1, -1, loss].T.astype(np.float64)
-    return replace(found, seed=seed_error(again) * math.sqrt(again.shape[1]))
+    return replace(difficulty, seed=seed_error(again) * math.sqrt(again.shape[1]))
 
 
 def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:
     """Return how hard a problem is, of (configurations + 1, seeds) losses."""
     *means, default = losses.mean(axis=1)
-    found = np.sort(np.array(means))
-    best = float(found[0])
+    ranked = np.sort(np.array(means))
+    best = float(ranked[0])
     # A loss above a guess has taught nothing, however far above: it counts as the guess.
     worst = guess if best < guess else math.inf
-    capped = np.minimum(found, worst)
+    capped = np.minimum(ranked, worst)
     return Difficulty(
-        configurations=len(found),
+        configurations=len(ranked),
         guess=guess,
         best=best,
         usual=min(float(default), worst),
         seed=seed_error(losses[:-1]),
-        left={k: best_of(capped, k) - best if k <= len(found) else math.nan for k in TRIALS},
-        near=float((found <= best + NEAR_BEST * (guess - best)).mean()),
-        useless=float((found >= guess).mean()),
+        left={k: best_of(capped, k) - best if k <= len(ranked) else math.nan for k in TRIALS},
+        near=float((ranked <= best + NEAR_BEST * (guess - best)).mean()),
+        useless=float((ranked >= guess).mean()),
     )
 
 
@@ -551,22 +555,22 @@ def default_configuration(space: SearchSpace) -> dict[str, Value]:
     A learning rate of 0.1, minibatches of 32, one local epoch and a server that takes whole steps;
     whatever else there is has its lowest value, and categories their first.
     """
-    chosen: dict[str, Value] = {}
+    configuration: dict[str, Value] = {}
     for dimension in space.dimensions:
-        if not dimension.is_active(chosen):
+        if not dimension.is_active(configuration):
             continue
-        wanted = USUAL.get(base_name(dimension.name))
-        chosen[dimension.name] = _nearest_value(dimension, wanted)
-    return chosen
+        usual_value = USUAL.get(base_name(dimension.name))
+        configuration[dimension.name] = _nearest_value(dimension, usual_value)
+    return configuration
 
 
-def _nearest_value(dimension: Dimension, wanted: float | None) -> Value:
-    if dimension.kind == "category" or wanted is None:
+def _nearest_value(dimension: Dimension, target: float | None) -> Value:
+    if dimension.kind == "category" or target is None:
         return dimension.decode(-1.0)
     if dimension.values is None:
-        return dimension.validate(min(max(wanted, dimension.low), dimension.high))
-    scale = math.log if wanted > 0 and dimension.low > 0 else float
-    return min(dimension.grid, key=lambda one: abs(scale(float(one)) - scale(wanted)))
+        return dimension.validate(min(max(target, dimension.low), dimension.high))
+    scale = math.log if target > 0 and dimension.low > 0 else float
+    return min(dimension.grid, key=lambda point: abs(scale(float(point)) - scale(target)))
 
 
 def seed_error(losses: NDArray[np.float64]) -> float:
@@ -578,10 +582,10 @@ def seed_error(losses: NDArray[np.float64]) -> float:
     The best tenth counts, but at least `FEWEST_TOP`, and NaN is returned where these would be more
     than half: of two configurations under three seeds, the error is off by a factor of six.
     """
-    number = max(int(TOP * len(losses)), FEWEST_TOP)
-    if 2 * number > len(losses):
+    num_best = max(int(TOP * len(losses)), FEWEST_TOP)
+    if 2 * num_best > len(losses):
         return math.nan
-    ranked = losses[np.argsort(losses.mean(axis=1))][:number]
+    ranked = losses[np.argsort(losses.mean(axis=1))][:num_best]
     top = ranked[np.isfinite(ranked).all(axis=1)]
     free, seeds = (len(top) - 1) * (top.shape[1] - 1), top.shape[1]
     if free < 1:

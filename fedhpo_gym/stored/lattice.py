@@ -73,15 +73,15 @@ def landscape_of(stored: StoredNumbers) -> Landscape:
     if isinstance(stored, Pool):
         return _landscape_of_pool(stored)
     exact = all(d.values is not None for d in stored.space.dimensions)
-    asked = stored.space if exact else asked_space(stored)
-    space = SearchSpace(tuple(map(_with_grid, asked.dimensions)))
+    source_space = stored.space if exact else asked_space(stored)
+    space = SearchSpace(tuple(map(_with_grid, source_space.dimensions)))
     task = None if exact else _task_of(stored)
     legal = None if task is None else task.fidelity_space["round"].values
     rounds = _rounds(stored.fidelity_space["round"], legal)
     rates = tuple(map(float, _with_grid(stored.fidelity_space["client_sample_rate"]).grid))
     grid = _grid(space) if exact or space.grid_size <= MAX_GRID else []
     rng = stream(0, "truth_draws")
-    draws = [] if exact else [asked.sample(rng) for _ in range(DRAWS)]
+    draws = [] if exact else [source_space.sample(rng) for _ in range(DRAWS)]
     configurations = (*grid, *draws)
     fidelities = [Fidelity(r, rate) for r, rate in itertools.product(rounds, rates)]
     columns = space.columns_of(configurations)
@@ -124,14 +124,14 @@ def losses_at(
     """Return the (configurations, seeds) validation losses; of a pool, of the nearest answers."""
     each = stored.num_samples[:, :, 0].size * len(SPLITS) * len(METRICS)
     size = max(_NUMBERS_AT_ONCE // each, 1)
-    found = []
+    losses = []
     for start in range(0, len(next(iter(columns.values()))), size):
         some = {name: column[start : start + size] for name, column in columns.items()}
-        number = len(next(iter(some.values())))
-        some |= {name: np.full(number, value) for name, value in asdict(fidelity).items()}
+        count = len(next(iter(some.values())))
+        some |= {name: np.full(count, value) for name, value in asdict(fidelity).items()}
         answered = stored.nearest(some) if isinstance(stored, Pool) else some
-        found.append(validation_losses(stored.look_up(answered, stored.seeds), stored.num_samples))
-    return np.concatenate(found)
+        losses.append(validation_losses(stored.look_up(answered, stored.seeds), stored.num_samples))
+    return np.concatenate(losses)
 
 
 def asked_columns(space: SearchSpace, draws: int, name: str) -> dict[str, NDArray[Any]]:
@@ -158,8 +158,8 @@ def asked_space(stored: StoredNumbers) -> SearchSpace:
 
 def _task_of(stored: StoredNumbers) -> Task | None:
     key = f"{stored.identity.task}-v{stored.identity.version}"
-    known = any(key in one for one in (TASKS, TRAINED, REGISTERED))
-    return task_of(stored.identity) if known else None
+    is_catalogued = any(key in catalogue for catalogue in (TASKS, TRAINED, REGISTERED))
+    return task_of(stored.identity) if is_catalogued else None
 
 
 def _with_grid(dimension: Dimension) -> Dimension:
@@ -181,7 +181,7 @@ def _rounds(dimension: Dimension, legal: Sequence[Value] | None) -> tuple[int, .
     last = int(dimension.high)
     early = max(EARLY if last > EARLY else last // 2, int(dimension.low), 1)
     if legal is not None:
-        known = [int(r) for r in legal if dimension.low <= int(r) <= last] or [last]
-        last = known[-1]
-        early = max((r for r in known if r <= early), default=known[0])
+        rounds = [int(r) for r in legal if dimension.low <= int(r) <= last] or [last]
+        last = rounds[-1]
+        early = max((r for r in rounds if r <= early), default=rounds[0])
     return tuple(sorted({early, last}))

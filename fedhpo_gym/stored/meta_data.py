@@ -63,7 +63,7 @@ class MetaSurrogate:
     @validate_call
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         count = sum(name.startswith("weight_") for name in arrays)
-        layers = [f"{part}_{layer}" for layer in range(count) for part in ("weight", "bias")]
+        layers = [f"{kind}_{layer}" for layer in range(count) for kind in ("weight", "bias")]
         names = ["task_weight", "quantiles", *layers]
         if count < 2 or any(name not in arrays for name in names):
             raise InvalidArgumentError(
@@ -116,22 +116,27 @@ class MetaSurrogate:
                 f"`features` must be rows of {self.num_features} finite numbers, got an array of "
                 f"shape {rows.shape}"
             )
-        asked = np.asarray(tasks)
+        task_indices = np.asarray(tasks)
         if (
-            asked.dtype.kind not in "iu"
-            or asked.shape not in ((), (len(rows),))
-            or (asked.size and not (asked.min() >= 0 and asked.max() < self.num_tasks))
+            task_indices.dtype.kind not in "iu"
+            or task_indices.shape not in ((), (len(rows),))
+            or (
+                task_indices.size
+                and not (task_indices.min() >= 0 and task_indices.max() < self.num_tasks)
+            )
         ):
             raise InvalidArgumentError(
                 f"`tasks` must be a position below {self.num_tasks}, or one for each of "
                 f"{len(rows)} rows, got {tasks!r:.80}"
             )
-        each = np.broadcast_to(asked, len(rows)).astype(np.intp)
-        found = np.empty((len(rows), self._quantiles.shape[1]))
+        each = np.broadcast_to(task_indices, len(rows)).astype(np.intp)
+        values = np.empty((len(rows), self._quantiles.shape[1]))
         for start in range(0, len(rows), CHUNK):
-            part = slice(start, start + CHUNK)
-            found[part] = self._values(each[part], self._scores(each[part], rows[part]))
-        return found
+            portion = slice(start, start + CHUNK)
+            values[portion] = self._values(
+                each[portion], self._scores(each[portion], rows[portion])
+            )
+        return values
 
     def _scores(self, tasks: NDArray[np.intp], rows: NDArray[np.floating]) -> Exact:
         """Return (n, Q) means over networks; all sums are exact, in any order."""
@@ -150,12 +155,12 @@ class MetaSurrogate:
         1 / (1 + v) is on a straight line between two of them, and below the lowest: what lies
         between a trial that works and one that diverged is not half as bad as the latter.
         """
-        place = np.minimum((scores - LOWEST) / STEP, KNOTS - 1.0)
-        left = np.clip(np.floor(place), 0, KNOTS - 2).astype(np.intp)
+        position = np.minimum((scores - LOWEST) / STEP, KNOTS - 1.0)
+        index = np.clip(np.floor(position), 0, KNOTS - 2).astype(np.intp)
         at = tasks[:, None], np.arange(scores.shape[1])
-        low, high = self._bounded[*at, left], self._bounded[*at, left + 1]
-        values = 1.0 / np.maximum(low + (high - low) * (place - left), 1e-39) - 1.0
-        return np.clip(values, 0.0, self._quantiles[*at, left + 1])
+        low, high = self._bounded[*at, index], self._bounded[*at, index + 1]
+        values = 1.0 / np.maximum(low + (high - low) * (position - index), 1e-39) - 1.0
+        return np.clip(values, 0.0, self._quantiles[*at, index + 1])
 
 
 FORMAT: Final = 1
@@ -210,7 +215,7 @@ class MetaData:
     def where(self, split: str) -> tuple[int, ...]:
         """Return the positions of the tasks of a split."""
         require_known("split", split, META_SPLITS)
-        return tuple(i for i, own in enumerate(self.splits) if own == split)
+        return tuple(i for i, task_split in enumerate(self.splits) if task_split == split)
 
     def index(self, name: str) -> int:
         """Return the position of a task."""
@@ -243,9 +248,9 @@ class MetaData:
     @cached_property
     def numbers(self) -> Floats:
         """(T, P, d) configurations, the position of a category for it; NaN where inactive."""
-        shared, own, order = (self.arrays[name] for name in ("shared", "own", "order"))
-        everywhere = np.broadcast_to(shared, (len(own), *shared.shape))
-        pools = np.concatenate([everywhere, own], axis=1)
+        shared, per_task, order = (self.arrays[name] for name in ("shared", "own", "order"))
+        everywhere = np.broadcast_to(shared, (len(per_task), *shared.shape))
+        pools = np.concatenate([everywhere, per_task], axis=1)
         return np.take_along_axis(pools, order[..., None].astype(int), axis=1)
 
     @cached_property
@@ -257,7 +262,9 @@ class MetaData:
     @cached_property
     def features(self) -> Singles:
         """(T, P, F) what models learn from (`SearchSpace.features`)."""
-        return np.stack([self.space.features(own) for own in self.actions]).astype(np.float32)
+        return np.stack([self.space.features(actions) for actions in self.actions]).astype(
+            np.float32
+        )
 
     @cached_property
     def values(self) -> Floats:
@@ -277,9 +284,9 @@ class MetaData:
         losses = self.values[..., self.objectives.index(LOSS)]
         return explained_entropy(losses, self.label_entropy[:, None, None, None])
 
-    def configuration(self, task: int, place: int) -> dict[str, Value]:
+    def configuration(self, task: int, pool_index: int) -> dict[str, Value]:
         """Return a configuration of the pool of a task."""
-        row = self.numbers[task, place].tolist()
+        row = self.numbers[task, pool_index].tolist()
         return self.space.from_numbers(dict(zip(self.space.names, row, strict=True)))
 
     @property
@@ -305,20 +312,25 @@ class MetaData:
     def predicted_scores(self, task: int, actions: Singles) -> Floats:
         """Return the (n,) scores that the surrogate predicts of (n, d) actions."""
         tasks = np.full(len(actions), task)
-        found = self.surrogate.predict(tasks, self.space.rounded_features(actions))
-        return explained_entropy(found[:, self.objectives.index(LOSS)], self.label_entropy[tasks])
+        predicted = self.surrogate.predict(tasks, self.space.rounded_features(actions))
+        return explained_entropy(
+            predicted[:, self.objectives.index(LOSS)], self.label_entropy[tasks]
+        )
 
     def answer(self, tasks: NDArray[np.intp], actions: Singles) -> tuple[Floats, Floats]:
         """Return (n, Q + 3) values, the surrogate's and the clock's, and (n, F) features."""
         features = self.space.rounded_features(actions)
-        found = np.empty((len(tasks), len(self.objectives)))
-        found[:, :-3] = self.surrogate.predict(tasks, features)
-        known = {one.name: one.task for one in meta_tasks(self.card["name"].rpartition("-")[2])}
+        values = np.empty((len(tasks), len(self.objectives)))
+        values[:, :-3] = self.surrogate.predict(tasks, features)
+        task_by_name = {
+            meta_task.name: meta_task.task
+            for meta_task in meta_tasks(self.card["name"].rpartition("-")[2])
+        }
         for task in np.unique(tasks).tolist():
             (rows,) = np.nonzero(tasks == task)
-            asked = self.space.configurations_of(self.space.decode_columns(actions[rows]))
-            found[rows, -3:] = costs_of(known[self.names[task]], asked)[:, -1, -1]
-        return found, features
+            configurations = self.space.configurations_of(self.space.decode_columns(actions[rows]))
+            values[rows, -3:] = costs_of(task_by_name[self.names[task]], configurations)[:, -1, -1]
+        return values, features
 
     def source_tasks(
         self, split: str = "train", without: Collection[str] = ()
@@ -345,17 +357,20 @@ def costs_of(task: Task, pool: Sequence[Mapping[str, Value]]) -> Floats:
     """Return (P, A, R, `COSTS`) of whole trials, by the clock of a task."""
     rates, rounds = task.fidelity_space["client_sample_rate"].grid, task.evaluated_rounds
     names = decisive_names(task)
-    keys = [tuple(one.get(name) for name in names) for one in pool]
-    known = {
+    keys = [tuple(configuration.get(name) for name in names) for configuration in pool]
+    costs_by_key = {
         key: [
-            [getattr(task.system.cost(work_of(task, one, r, float(rate))), name) for name in COSTS]
+            [
+                getattr(task.system.cost(work_of(task, configuration, r, float(rate))), name)
+                for name in COSTS
+            ]
             for rate in rates
             for r in rounds
         ]
-        for key, one in dict(zip(keys, pool, strict=True)).items()
+        for key, configuration in dict(zip(keys, pool, strict=True)).items()
     }
-    found = np.array([known[key] for key in keys])
-    return found.reshape(len(pool), len(rates), len(rounds), len(COSTS))
+    costs = np.array([costs_by_key[key] for key in keys])
+    return costs.reshape(len(pool), len(rates), len(rounds), len(COSTS))
 
 
 def encoded(space: SearchSpace, rows: Floats) -> Singles:
@@ -363,12 +378,12 @@ def encoded(space: SearchSpace, rows: Floats) -> Singles:
     middle = space.decode_columns(np.zeros((1, len(space))))
     columns = {}
     for d, column in zip(space.dimensions, rows.T, strict=True):
-        known = np.isfinite(column)
+        is_active = np.isfinite(column)
         if d.kind == "category":
-            values = np.array(d.grid)[np.where(known, column, 0).astype(int)]
+            values = np.array(d.grid)[np.where(is_active, column, 0).astype(int)]
         else:
-            values = column.astype(int) if d.kind == "int" and known.all() else column
-        columns[d.name] = np.where(known, values, middle[d.name])
+            values = column.astype(int) if d.kind == "int" and is_active.all() else column
+        columns[d.name] = np.where(is_active, values, middle[d.name])
     return space.encode_columns(columns)
 
 

@@ -95,8 +95,8 @@ class References:
         """
         default, static = (float(np.mean(self.returns[name])) for name in ("default", "static"))
         gap = static - default
-        found = coerce_reals("returns", returns).astype(np.float64) - default
-        return found / gap if gap > 0 else np.full_like(found, np.nan)
+        differences = coerce_reals("returns", returns).astype(np.float64) - default
+        return differences / gap if gap > 0 else np.full_like(differences, np.nan)
 
     @property
     def headroom(self) -> tuple[float, float, float]:
@@ -145,14 +145,16 @@ class References:
         It is a percentile bootstrap over instances, of the default and the best static action, too;
         scores without bound stand where a sample does not tell these two apart.
         """
-        own_returns, number = self._one_each(returns), len(self.instances)
-        given = np.array([self.returns["default"], self.returns["static"], own_returns])
-        drawn = stream(0, "references interval").integers(number, size=(RESAMPLES, number))
-        default, static, own = given[:, drawn].mean(axis=2)
+        own_returns, num_instances = self._one_each(returns), len(self.instances)
+        stacked = np.array([self.returns["default"], self.returns["static"], own_returns])
+        resamples = stream(0, "references interval").integers(
+            num_instances, size=(RESAMPLES, num_instances)
+        )
+        default, static, means = stacked[:, resamples].mean(axis=2)
         scores = np.where(
             static > default,
-            (own - default) / np.maximum(static - default, 1e-12),
-            np.copysign(np.inf, own - default),
+            (means - default) / np.maximum(static - default, 1e-12),
+            np.copysign(np.inf, means - default),
         )
         low, high = np.quantile(scores, [0.025, 0.975], method="nearest")
         return float(self.score(returns).mean()), float(low), float(high)
@@ -175,7 +177,7 @@ def read(path: Path = PATH) -> Mapping[str, References]:
         return {}
     try:
         content = read_json(path)
-        found = {key: _of(key, one) for key, one in content["ids"].items()}
+        references = {key: _of(key, entry) for key, entry in content["ids"].items()}
     except TooLargeError:
         raise
     except FOREIGN_ERRORS as error:
@@ -183,21 +185,21 @@ def read(path: Path = PATH) -> Mapping[str, References]:
             f"{path} does not hold references ({error}); install the package again, or delete it "
             "and run `fedhpo-gym references`"
         ) from error
-    return found
+    return references
 
 
 def _of(env_id: str, entry: Mapping[str, Any]) -> References:
-    named = {name: coerce(name, entry[name], hint) for name, hint in _ENTRIES.items()}
-    number = len(named["instances"])
-    returns = {name: tuple(map(float, values)) for name, values in named["returns"].items()}
+    fields = {name: coerce(name, entry[name], hint) for name, hint in _ENTRIES.items()}
+    num_instances = len(fields["instances"])
+    returns = {name: tuple(map(float, values)) for name, values in fields["returns"].items()}
     for values in returns.values():
-        if len(values) != number or not number or not np.isfinite(values).all():
-            raise ValueError(f"{env_id} has not one return for each of {number} instances")
-    schedule = [] if named["best_schedule"] is None else [named["best_schedule"]]
+        if len(values) != num_instances or not num_instances or not np.isfinite(values).all():
+            raise ValueError(f"{env_id} has not one return for each of {num_instances} instances")
+    schedule = [] if fields["best_schedule"] is None else [fields["best_schedule"]]
     if missing := {"default", "static", HINDSIGHT, *schedule} - {*returns}:
         raise ValueError(f"{env_id} has no returns of {sorted(missing)}")
-    instances = tuple(named["instances"])
-    return References(env_id, **{**named, "returns": returns, "instances": instances})
+    instances = tuple(fields["instances"])
+    return References(env_id, **{**fields, "returns": returns, "instances": instances})
 
 
 _ENTRIES: Final[Mapping[str, Any]] = {
@@ -209,17 +211,17 @@ _ENTRIES: Final[Mapping[str, Any]] = {
 }
 
 
-def dumped(known: Sequence[References]) -> str:
+def dumped(references: Sequence[References]) -> str:
     """Return references as the text of a file that `read` reads."""
     ids = {
-        one.id: {
-            "instances": one.instances,
-            "returns": {k: [float(f"{x:.5g}") for x in v] for k, v in one.returns.items()},
-            "configurations": one.configurations,
-            "best_schedule": one.best_schedule,
-            "effort": one.effort,
+        reference.id: {
+            "instances": reference.instances,
+            "returns": {k: [float(f"{x:.5g}") for x in v] for k, v in reference.returns.items()},
+            "configurations": reference.configurations,
+            "best_schedule": reference.best_schedule,
+            "effort": reference.effort,
         }
-        for one in sorted(known, key=lambda one: one.id)
+        for reference in sorted(references, key=lambda reference: reference.id)
     }
     lines = (f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in ids.items())
     return '{"ids": {\n' + ",\n".join(lines) + "\n}}\n"

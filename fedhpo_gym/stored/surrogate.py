@@ -112,15 +112,15 @@ class Claim(CheckedFields):
 
 def claim_on(card: Mapping[str, Any]) -> Claim | None:
     """Return the claimed best that a surrogate's card states; None where it states none."""
-    found = card.get(CLAIMED)
-    if found is None:
+    entry = card.get(CLAIMED)
+    if entry is None:
         return None
     try:
-        claim = Claim(**{name: found[name] for name in ("claimed", "trained", "spread")})
-        own = found["of"] == card[DIGEST_ENTRY]
+        claim = Claim(**{name: entry[name] for name in ("claimed", "trained", "spread")})
+        is_current = entry["of"] == card[DIGEST_ENTRY]
     except (LookupError, TypeError, ValueError, FedHPOError) as error:
         raise DamagedDataError(_wrong(card, str(error), CLAIMED)) from error
-    if not own:
+    if not is_current:
         raise DamagedDataError(_wrong(card, "it is of another surrogate", CLAIMED))
     return claim
 
@@ -128,13 +128,13 @@ def claim_on(card: Mapping[str, Any]) -> Claim | None:
 def held_on(card: Mapping[str, Any]) -> dict[str, HeldOut]:
     """Return the figures by objective that a surrogate's card states."""
     try:
-        found = card[ENTRY]
-        figures = coerce(ENTRY, found["held_out"], Mapping[str, Mapping[str, Any]])
-        held = {name: HeldOut(**one) for name, one in figures.items()}
-        own = found["of"] == card[DIGEST_ENTRY]
+        entry = card[ENTRY]
+        figures = coerce(ENTRY, entry["held_out"], Mapping[str, Mapping[str, Any]])
+        held = {name: HeldOut(**figure) for name, figure in figures.items()}
+        is_current = entry["of"] == card[DIGEST_ENTRY]
     except (LookupError, TypeError, ValueError, FedHPOError) as error:
         raise DamagedDataError(_wrong(card, str(error))) from error
-    if not own:
+    if not is_current:
         raise DamagedDataError(_wrong(card, "they are of another surrogate"))
     return held
 
@@ -151,8 +151,8 @@ def why_refused(card: Mapping[str, Any], objective: str) -> str:
     held = held_on(card)
     if objective not in held:
         return "it was not measured on courses that the fit had not seen"
-    one = held[objective]
-    return "" if one.passed else f"{one.words}; the rule is: {RULE}"
+    figures = held[objective]
+    return "" if figures.passed else f"{figures.words}; the rule is: {RULE}"
 
 
 SUFFIX = ".surrogate"
@@ -222,10 +222,10 @@ class Surrogate:
         if (features := model.regressor.num_features) > columns:
             raise ValueError(f"it looks at {features} inputs, there are {columns}")
         spread = {False, clients > COMPRESSED_CLIENTS}
-        known = {(num_outputs(clients, one) + 1,) for one in spread}
+        allowed = {(num_outputs(clients, kind) + 1,) for kind in spread}
         shapes = {scale.shape for scale in model.scales.values()}
-        if len(shapes) > 1 or not shapes <= known:
-            raise ValueError(f"its scales must be those of one of {sorted(known)} outputs")
+        if len(shapes) > 1 or not shapes <= allowed:
+            raise ValueError(f"its scales must be those of one of {sorted(allowed)} outputs")
         if len(model.centre) != len(self._knots):
             raise ValueError(f"it has {len(model.centre)} knots, not {len(self._knots)}")
         model.best_so_far(np.zeros((1, 1, columns), np.float32), self._knots[:1], self._knots)
@@ -277,14 +277,15 @@ class Surrogate:
             ) from error
 
 
-def _checked_knots(rounds: object, asked: Dimension) -> NDArray[np.int64]:
+def _checked_knots(rounds: object, rounds_dimension: Dimension) -> NDArray[np.int64]:
     """Return the rounds of a model's curves; they must hold all that may be asked for."""
     knots = np.array(rounds, dtype=np.int64)
     if not len(knots) or knots[0] < 1 or (np.diff(knots) <= 0).any():
         raise ValueError(f"`rounds` must grow from 1 or more, got {knots.tolist()}")
-    if not knots[0] <= asked.low <= asked.high <= knots[-1]:
+    if not knots[0] <= rounds_dimension.low <= rounds_dimension.high <= knots[-1]:
         raise ValueError(
-            f"`rounds` must reach from {asked.low} to {asked.high}, got {knots.tolist()}"
+            f"`rounds` must reach from {rounds_dimension.low} to {rounds_dimension.high}, got "
+            f"{knots.tolist()}"
         )
     return knots
 
@@ -302,19 +303,19 @@ def list_surrogates() -> tuple[str, ...]:
 
 
 @validate_call
-def open_surrogate(wanted: str | Identity) -> Surrogate:
+def open_surrogate(identity: str | Identity) -> Surrogate:
     """Open a surrogate by the stem of its files, or by the identity that it must have.
 
     Raises:
         MissingDataError: nobody has fitted it.
         DamagedDataError: its card is damaged, or belongs to something else.
     """
-    name, arguments = catalogue.named(wanted)
+    name, arguments = catalogue.named(identity)
     command = f"fedhpo-gym surrogate {arguments}"
     how = f"there is no surrogate {name!r}; fit it on its table or sample with `{command}`"
-    how += catalogue.KEEP + ("" if catalogue.is_imported(wanted) else f", or {catalogue.TRAIN}")
+    how += catalogue.KEEP + ("" if catalogue.is_imported(identity) else f", or {catalogue.TRAIN}")
     surrogate = catalogue.open_card(Surrogate, name, f"{SUFFIX}.json", how, arguments)
-    catalogue.require_identity(surrogate.identity, wanted, command)
+    catalogue.require_identity(surrogate.identity, identity, command)
     return surrogate
 
 
@@ -341,7 +342,11 @@ def with_surrogate(identities: Sequence[Identity]) -> list[Identity]:
     trained later. The last identity is that of the numbers.
     """
     numbers = catalogue.imported_card(identities[-1])
-    return [one for one in identities if has_surrogate(one.name) and _is_of(one.name, numbers)]
+    return [
+        identity
+        for identity in identities
+        if has_surrogate(identity.name) and _is_of(identity.name, numbers)
+    ]
 
 
 def _is_of(name: str, numbers: Mapping[str, Any] | None) -> bool:

@@ -126,19 +126,19 @@ class CurveModel:
 
     def best_so_far(self, rows: Singles, rounds: Integers, knots: Integers) -> Best:
         """Return the (groups * S, outputs) best so far at (groups,) rounds; `knots` are (K,)."""
-        asked = np.repeat(rounds, rows.shape[1])  # `rows` are (groups, S, features)
-        before = np.searchsorted(knots, asked, side="right") - 1
+        rounds_of_rows = np.repeat(rounds, rows.shape[1])  # `rows` are (groups, S, features)
+        before = np.searchsorted(knots, rounds_of_rows, side="right") - 1
         coefficients = self.coefficients(rows)
         watched = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
         losses, log_rounds, chances = watched + self._watch_centre  # (K, n) each, not scaled yet
-        chosen = running_best(self._in_range(losses, VALIDATION))
-        each = np.arange(len(asked))
-        first = chosen[before, each]
-        second = chosen[np.minimum(before + 1, len(knots) - 1), each]
+        best_knots = running_best(self._in_range(losses, VALIDATION))
+        each = np.arange(len(rounds_of_rows))
+        first = best_knots[before, each]
+        second = best_knots[np.minimum(before + 1, len(knots) - 1), each]
         best = self._best_rounds(log_rounds[first, each], first, knots)
-        moving = np.flatnonzero((asked > knots[before]) & (second != first))
+        moving = np.flatnonzero((rounds_of_rows > knots[before]) & (second != first))
         then = self._best_rounds(log_rounds[second[moving], moving], second[moving], knots)
-        now = asked[moving]
+        now = rounds_of_rows[moving]
         best[moving] = np.minimum(then, now)
         first[moving] = np.where(now >= then, second[moving], first[moving])
         outputs = self.at_knots(coefficients, first)
@@ -162,8 +162,8 @@ class CurveModel:
     def _best_rounds(self, targets: Exact, at: Integers, knots: Integers) -> Integers:
         """Return best rounds at (n,) of (K,) knots where the loss fell: after the knot before."""
         earliest = np.concatenate([[1], knots[:-1] + 1])
-        found = np.rint(np.exp(self._in_range(targets, BEST_ROUND))).astype(np.int64)  # (n,)
-        return np.asarray(np.minimum(np.maximum(found, earliest[at]), knots[at]))
+        predicted = np.rint(np.exp(self._in_range(targets, BEST_ROUND))).astype(np.int64)  # (n,)
+        return np.asarray(np.minimum(np.maximum(predicted, earliest[at]), knots[at]))
 
     def _in_range(self, standardised: Exact, which: int | slice) -> Exact:
         scales = self.scales
@@ -181,14 +181,14 @@ NOTICED = 2e-4
 
 def running_best(columns: Floats) -> Indices:
     """Return, for every knot of (K, n) columns, the knot up to it that holds the best-so-far."""
-    chosen = np.zeros(columns.shape, dtype=np.int64)
+    knots = np.zeros(columns.shape, dtype=np.int64)
     best = columns[0].copy()
     for knot in range(1, len(columns)):
         better = columns[knot] < best - NOTICED
-        chosen[knot] = chosen[knot - 1]
-        chosen[knot][better] = knot
+        knots[knot] = knots[knot - 1]
+        knots[knot][better] = knot
         np.copyto(best, columns[knot], where=better)
-    return chosen
+    return knots
 
 
 def way_between(

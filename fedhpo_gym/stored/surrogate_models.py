@@ -55,8 +55,8 @@ class Forest:
         for first in range(0, len(self._roots), trees):
             node = np.repeat(self._roots[first : first + trees, None], len(rows), axis=1)
             for _ in range(self._steps):
-                seen = flat.take(self._feature.take(node) + start)
-                node = sides.take(2 * node + (seen > self._threshold.take(node)))
+                feature_values = flat.take(self._feature.take(node) + start)
+                node = sides.take(2 * node + (feature_values > self._threshold.take(node)))
             for leaves in self._leaf.take(node):  # one tree at a time: memory stays (n, outputs)
                 total += self._values.take(leaves, axis=0)
         return (total / len(self._roots)).astype(np.float32)
@@ -100,14 +100,14 @@ class Forest:
         starts = np.cumsum([0, *(len(tree["feature"]) for tree in trees)])
         small = np.int16 if starts[-1] < 2**15 else np.int32
         is_leaf = np.concatenate([tree["left"] < 0 for tree in trees])
-        own = np.arange(starts[-1])
+        node_indices = np.arange(starts[-1])
         sides = [
             np.concatenate([tree[side] + start for tree, start in zip(trees, starts, strict=False)])
             for side in ("left", "right")
         ]
         feature = np.concatenate([tree["feature"] for tree in trees])
         threshold = np.concatenate([tree["threshold"] for tree in trees])
-        children = np.where(is_leaf[:, None], own[:, None], np.stack(sides, axis=1))
+        children = np.where(is_leaf[:, None], node_indices[:, None], np.stack(sides, axis=1))
         values = np.concatenate([tree["value"][tree["left"] < 0] for tree in trees])
         return cls(
             {
@@ -168,7 +168,7 @@ class MultiHeadNetwork:
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         count = sum(name.startswith("weight_") for name in arrays)
-        parts = [f"{part}_{layer}" for layer in range(count) for part in ("weight", "bias")]
+        parts = [f"{kind}_{layer}" for layer in range(count) for kind in ("weight", "bias")]
         names = [*parts, "heads", "head_bias"]
         if not count or any(name not in arrays for name in names):
             raise InvalidArgumentError(
@@ -207,15 +207,15 @@ class MultiHeadNetwork:
             hidden = hidden @ weight
             hidden += bias
             hidden = on_grid(hidden, HIDDEN_BITS, MAX_HIDDEN, lowest=0.0)
-        chosen = rows[..., -seeds:].argmax(axis=-1)
-        first = chosen[0]
-        if (chosen == first).all():  # every group has the same seeds: one product for all
+        seed_indices = rows[..., -seeds:].argmax(axis=-1)
+        first = seed_indices[0]
+        if (seed_indices == first).all():  # every group has the same seeds: one product for all
             together = hidden @ np.concatenate(self._heads[first], axis=1)
-            return np.asarray(together.reshape(*chosen.shape, -1) + self._head_bias[first])
-        predicted = np.empty((*chosen.shape, self._heads.shape[2]))
-        for column in range(chosen.shape[1]):
-            for seed in np.unique(chosen[:, column]).tolist():
-                where = np.flatnonzero(chosen[:, column] == seed)
+            return np.asarray(together.reshape(*seed_indices.shape, -1) + self._head_bias[first])
+        predicted = np.empty((*seed_indices.shape, self._heads.shape[2]))
+        for column in range(seed_indices.shape[1]):
+            for seed in np.unique(seed_indices[:, column]).tolist():
+                where = np.flatnonzero(seed_indices[:, column] == seed)
                 each = hidden if len(where) == len(hidden) else hidden[where]
                 predicted[where, column] = each @ self._heads[seed] + self._head_bias[seed]
         return predicted

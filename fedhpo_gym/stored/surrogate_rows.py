@@ -56,10 +56,12 @@ class CurveInputs:
         seeds: tuple[int, ...],
     ) -> Self:
         """Return the encoding whose columns a card names."""
-        found = cls(space, fidelity_space, num_clients, seeds, named_products(names, space))
-        if tuple(names) != found.names or len(set(names)) < len(names):
-            raise ValueError(f"`inputs` must be {[*found.names][:20]}, each once and in this order")
-        return found
+        encoding = cls(space, fidelity_space, num_clients, seeds, named_products(names, space))
+        if tuple(names) != encoding.names or len(set(names)) < len(names):
+            raise ValueError(
+                f"`inputs` must be {[*encoding.names][:20]}, each once and in this order"
+            )
+        return encoding
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,10 +72,12 @@ class CurveInputs:
 
     def rows(self, columns: Columns, seed_rows: Integers) -> Singles:
         """Return the (B, S, columns) rows of B evaluations, one for each of `seed_rows` (S,)."""
-        known = self._known(self.space.encode_columns(columns), columns[SAMPLE_RATE])
-        width = known.shape[1]
-        rows = np.zeros((len(known), len(seed_rows), width + len(self.seeds)), dtype=np.float32)
-        rows[..., :width] = known[:, None]
+        shared_features = self._known(self.space.encode_columns(columns), columns[SAMPLE_RATE])
+        width = shared_features.shape[1]
+        rows = np.zeros(
+            (len(shared_features), len(seed_rows), width + len(self.seeds)), dtype=np.float32
+        )
+        rows[..., :width] = shared_features[:, None]
         rows[:, np.arange(len(seed_rows)), width + seed_rows] = 1.0
         return rows
 
@@ -82,8 +86,8 @@ class CurveInputs:
     ) -> Singles:
         """Return (n, 1, columns) rows of (n, d) coordinates, (n,) rates and the (n,) `seed`."""
         eye = np.eye(len(self.seeds), dtype=np.float32)[seed]
-        known = self._known(coordinates.astype(np.float32), rates)
-        return np.column_stack([known.astype(np.float32), eye])[:, None]
+        shared_features = self._known(coordinates.astype(np.float32), rates)
+        return np.column_stack([shared_features.astype(np.float32), eye])[:, None]
 
     def _known(self, coordinates: Singles, rates: NDArray[np.floating]) -> Floats:
         exact = coordinates.astype(np.float64)

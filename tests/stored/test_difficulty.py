@@ -240,7 +240,7 @@ MADE = federation([0, 0, 0, 1, 0, 1, 1, 1, 2], [[[0, 1], [4, 5], [6]], [[2, 3], 
 
 
 def test_label_frequencies_of_all_clients() -> None:
-    found = label_frequencies(MADE, own=False, squared=False)
+    found = label_frequencies(MADE, per_client=False, squared=False)
     # Label 2 counts once: shares 3/5, 1/5, 1/5.
     losses = [-math.log(3 / 5), math.log(5), math.log(5), math.log(5)]
     assert found["val_loss"] == pytest.approx(sum(losses) / 4)
@@ -249,21 +249,21 @@ def test_label_frequencies_of_all_clients() -> None:
 
 
 def test_label_frequencies_of_each_client() -> None:
-    found = label_frequencies(MADE, own=True, squared=False)
+    found = label_frequencies(MADE, per_client=True, squared=False)
     # Client 0 knows labels 0 (twice) and 1 (as if once); client 1 has 0, 1 and (as if once) 2.
     losses = [math.log(3 / 2), math.log(3), math.log(3), math.log(3)]
     assert found["val_loss"] == pytest.approx(sum(losses) / 4)
 
 
 def test_the_mean_label_where_the_loss_is_a_squared_error() -> None:
-    found = label_frequencies(MADE, own=False, squared=True)
+    found = label_frequencies(MADE, per_client=False, squared=True)
     wanted = [(label - 1 / 4) ** 2 for label in (0, 1, 1, 2)]
     assert found["val_loss"] == pytest.approx(sum(wanted) / 4)
 
 
 def test_no_constant_is_better_than_frequencies_on_the_data_they_are_of() -> None:
     same = federation([0, 0, 1, 2], [[[0, 1, 2, 3]] * 3])
-    found = label_frequencies(same, own=False, squared=False)["val_loss"]
+    found = label_frequencies(same, per_client=False, squared=False)["val_loss"]
     grid = [p / 40 for p in range(1, 40)]
     for p, q in itertools.product(grid, grid):
         if p + q < 1:

@@ -65,19 +65,22 @@ class CourseRequest:
     # entries by which FederatedScope loads data of its own; None for ours.
     own_data: Mapping[str, Any] | None = None
 
-    def message(self, number: int, peer: Peer) -> Message:
+    def message(self, course_number: int, peer: Peer) -> Message:
         """Return the request of a course of this number."""
         layout = peer.versions.get("layout", "")
         configuration.require_layout(self.task, layout)
-        own = self.own_data
+        own_data = self.own_data
         entries = configuration.course_entries(
             self.task, self.configuration, self.client_sample_rate, self.seed, layout, self.rounds
         )
-        data = None if own is not None else str(hand_over(self.task, self.seed, peer.folder))
+        data = None if own_data is not None else str(hand_over(self.task, self.seed, peer.folder))
         return {
             "do": "start",
-            "course": number,
-            "entries": {**entries, **({"data.type": "fedhpo_gym"} if own is None else own)},
+            "course": course_number,
+            "entries": {
+                **entries,
+                **({"data.type": "fedhpo_gym"} if own_data is None else own_data),
+            },
             "data": data,
             "evaluated": None if self.evaluated is None else list(self.evaluated),
             "watched": self.watched,
@@ -103,25 +106,27 @@ class RemoteCourse:
     def advance(self, rounds: int, hear: Hear, deadline: float | None = None) -> None:
         """Train until so many rounds are finished."""
         request = {"do": "advance", "course": self._number, "rounds": rounds}
-        left = self._limit_s if deadline is None else deadline - time.monotonic()
+        remaining_s = self._limit_s if deadline is None else deadline - time.monotonic()
         stops = {rounds} if self._evaluated is None else {*self._evaluated}
         due: deque[tuple[str, int]] = deque()  # every round, then the metrics where it stops
-        for number in range(self.rounds + 1, rounds + 1):
-            due.append(("trained", number))
-            if number in stops:
-                due.append(("round", number))
+        for round_number in range(self.rounds + 1, rounds + 1):
+            due.append(("trained", round_number))
+            if round_number in stops:
+                due.append(("round", round_number))
 
         def take(message: Message) -> None:
-            what, number = due.popleft() if due else ("done", 0)
-            if configuration.whole(message, what) != number:
-                found = short_repr(message[what])
-                raise configuration.unreadable(what, f"must be {number}, got {found}")
+            what, round_number = due.popleft() if due else ("done", 0)
+            if configuration.whole(message, what) != round_number:
+                shown_value = short_repr(message[what])
+                raise configuration.unreadable(what, f"must be {round_number}, got {shown_value}")
             hear(message)
 
-        self._peer.ask(request, left, take)
+        self._peer.ask(request, remaining_s, take)
         if due:
-            what, number = due[0]
-            raise configuration.unreadable(what, f"must be {number}, got the end of the answer")
+            what, round_number = due[0]
+            raise configuration.unreadable(
+                what, f"must be {round_number}, got the end of the answer"
+            )
         self.rounds = rounds
 
     def evaluate(self) -> object:
@@ -160,16 +165,16 @@ class Curve:
         """Take in what was said of a round; other messages are not for a curve."""
         if "round" not in message:
             return
-        found = configuration.client_metrics(message.get("clients"), self.num_samples)
-        self.take(configuration.whole(message, "round"), found)
+        metrics = configuration.client_metrics(message.get("clients"), self.num_samples)
+        self.take(configuration.whole(message, "round"), metrics)
 
-    def take(self, finished: int, found: Metrics) -> None:
+    def take(self, finished: int, metrics: Metrics) -> None:
         """Add the metrics after a round; from the first that are not finite on, none count."""
-        if self.diverged_at or not configuration.is_finite(found):
+        if self.diverged_at or not configuration.is_finite(metrics):
             self.diverged_at = self.diverged_at or finished
             return
         self.rounds.append(finished)
-        self.metrics.append(found)
+        self.metrics.append(metrics)
 
     def at(self, rounds: Sequence[int]) -> Metrics:
         """Return (rounds, clients, splits, metrics): the last finite ones where it diverged."""
@@ -202,10 +207,10 @@ def arrays_of(federation: Federation) -> Arrays:
             nodes, edges = federation.client_nodes(client), federation.client_edges(client)
             arrays |= graph_arrays(federation, client + 1, nodes, edges, splits)
         return arrays
-    for number, client_rows in enumerate(federation.clients, start=1):
+    for client_number, client_rows in enumerate(federation.clients, start=1):
         for split, rows in zip(SPLITS, client_rows, strict=True):
-            arrays[f"x_{number}_{split}"] = network_inputs(federation.features[rows])
-            arrays[f"y_{number}_{split}"] = federation.labels[rows]
+            arrays[f"x_{client_number}_{split}"] = network_inputs(federation.features[rows])
+            arrays[f"y_{client_number}_{split}"] = federation.labels[rows]
     return arrays
 
 
@@ -221,7 +226,7 @@ def network_inputs(features: Features) -> NDArray[np.float32]:
 
 def graph_arrays(
     federation: GraphFederation,
-    number: int,
+    part_number: int,
     nodes: NDArray[np.int64],
     edges: NDArray[np.int64],
     splits: Sequence[NDArray[np.int64]],
@@ -229,12 +234,12 @@ def graph_arrays(
     """Return the arrays of a part of the graph, under a number, with `nodes` (n,)."""
     ends = np.searchsorted(nodes, edges)
     arrays: Arrays = {
-        f"x_{number}": np.asarray(federation.features[nodes], dtype=np.float32),
-        f"y_{number}": federation.labels[nodes],
-        f"edges_{number}": np.hstack([ends, ends[::-1]]),
+        f"x_{part_number}": np.asarray(federation.features[nodes], dtype=np.float32),
+        f"y_{part_number}": federation.labels[nodes],
+        f"edges_{part_number}": np.hstack([ends, ends[::-1]]),
     }
     for split, rows in zip(SPLITS, splits, strict=True):
-        arrays[f"{split}_{number}"] = np.isin(nodes, rows)
+        arrays[f"{split}_{part_number}"] = np.isin(nodes, rows)
     return arrays
 
 
@@ -295,7 +300,7 @@ class FederatedScope(Backend):
         self._samples: NDArray[np.int64] | None = None
         if own_data is None:
             federations = [training.task_federation(task, s) for s in self.seeds]
-            self._samples = np.stack([one.num_samples for one in federations])
+            self._samples = np.stack([federation.num_samples for federation in federations])
         self._lease = ProcessHandle(installation)
         self._kept: OrderedDict[Key, _CachedCourse] = OrderedDict()
         require_layout(task, self._lease.peer().versions.get("layout", ""))
@@ -306,11 +311,11 @@ class FederatedScope(Backend):
 
     @property
     def fingerprint(self) -> str:
-        known = self._lease.peer().versions
-        words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
-        own = json.dumps(self._own_data, sort_keys=True)
-        data = training.data_fingerprint(self.task) if self._own_data is None else own
-        text = f"{data} {self.task.table_name} FederatedScope {' '.join(words)} {REVISION}"
+        versions = self._lease.peer().versions
+        names = [versions.get(name, "") for name in ("federatedscope", "torch", "numpy")]
+        own_data = json.dumps(self._own_data, sort_keys=True)
+        data = training.data_fingerprint(self.task) if self._own_data is None else own_data
+        text = f"{data} {self.task.table_name} FederatedScope {' '.join(names)} {REVISION}"
         return f"federatedscope-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     @property
@@ -323,57 +328,59 @@ class FederatedScope(Backend):
 
     def close(self) -> None:
         """Give the process back; it ends with the last environment that uses it."""
-        for kept in self._kept.values():
-            kept.end()
+        for cached in self._kept.values():
+            cached.end()
         self._lease.close()
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         return Evaluations.stack([self._answer(*query) for query in self.queries(columns)])
 
     def _answer(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
-        kept = [self._trained(configuration, fidelity, seed) for seed in self.seeds]
+        trained = [self._trained(configuration, fidelity, seed) for seed in self.seeds]
         rounds = [r for r in self.task.evaluated_rounds if r <= fidelity.round]
-        metrics = np.stack([one.curve.at(rounds) for one in kept])
-        diverged = np.array([one.curve.diverged_at for one in kept], dtype=np.int64)
+        metrics = np.stack([cached.curve.at(rounds) for cached in trained])
+        diverged = np.array([cached.curve.diverged_at for cached in trained], dtype=np.int64)
         assert self._samples is not None  # noqa: S101 - a course that has trained told them
-        known = (metrics, np.array(rounds), diverged)
-        return evaluation_from_curves(*known, self._samples.copy(), self.seeds, fidelity)
+        arrays = (metrics, np.array(rounds), diverged)
+        return evaluation_from_curves(*arrays, self._samples.copy(), self.seeds, fidelity)
 
     def _trained(
         self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
     ) -> _CachedCourse:
         """Return what is known of a course once it has taken the rounds asked for."""
         key: Key = (*configuration.values(), fidelity.client_sample_rate, seed)
-        kept = self._kept.get(key)
-        stands = kept is not None and kept.course is not None and kept.course.alive
-        if kept is None or not (kept.rounds >= fidelity.round or kept.curve.diverged_at or stands):
-            kept = self._kept[key] = self._new(configuration, fidelity, seed)
+        cached = self._kept.get(key)
+        stands = cached is not None and cached.course is not None and cached.course.alive
+        if cached is None or not (
+            cached.rounds >= fidelity.round or cached.curve.diverged_at or stands
+        ):
+            cached = self._kept[key] = self._new(configuration, fidelity, seed)
         self._kept.move_to_end(key)
-        if kept.rounds < fidelity.round and not kept.curve.diverged_at:
-            assert kept.course is not None  # noqa: S101 - it goes on
-            self._train(kept, kept.course, fidelity.round, seed)
-            if kept.curve.diverged_at:
-                self._take_first(kept)
+        if cached.rounds < fidelity.round and not cached.curve.diverged_at:
+            assert cached.course is not None  # noqa: S101 - it goes on
+            self._train(cached, cached.course, fidelity.round, seed)
+            if cached.curve.diverged_at:
+                self._take_first(cached)
         self._forget(configuration)
-        return kept
+        return cached
 
-    def _train(self, kept: _CachedCourse, course: RemoteCourse, rounds: int, seed: int) -> None:
+    def _train(self, cached: _CachedCourse, course: RemoteCourse, rounds: int, seed: int) -> None:
         deadline = time.monotonic() + self._limit_s
         title = f"FederatedScope {self.task.name} seed {seed}"
         with tqdm(
-            total=rounds, initial=kept.rounds, desc=title, unit="round", leave=False, disable=None
+            total=rounds, initial=cached.rounds, desc=title, unit="round", leave=False, disable=None
         ) as bar:
 
             def hear(message: Message) -> None:
-                kept.curve.hear(message)
+                cached.curve.hear(message)
                 if "trained" in message:
                     bar.update(whole(message, "trained") - bar.n)
 
             # It stands still on its way, so that one that diverges ends there.
-            for stop in [r for r in self.task.evaluated_rounds if kept.rounds < r <= rounds]:
+            for stop in [r for r in self.task.evaluated_rounds if cached.rounds < r <= rounds]:
                 course.advance(stop, hear, deadline)
-                kept.rounds = stop
-                if kept.curve.diverged_at:  # what follows counts for nothing
+                cached.rounds = stop
+                if cached.curve.diverged_at:  # what follows counts for nothing
                     break
 
     def _new(
@@ -394,30 +401,30 @@ class FederatedScope(Backend):
             self._samples = np.stack([counts] * len(self.seeds))
         return _CachedCourse(request, Curve(self._samples[self.seeds.index(seed)]), course, 0)
 
-    def _take_first(self, kept: _CachedCourse) -> None:
+    def _take_first(self, cached: _CachedCourse) -> None:
         """End a course that diverged; its last finite model may be the one that it began with."""
-        kept.end()
-        if kept.curve.rounds:
+        cached.end()
+        if cached.curve.rounds:
             return
-        fresh = RemoteCourse(self._lease.peer(), kept.request, self._limit_s)
-        found = first_metrics(fresh.evaluate(), kept.curve.num_samples)
+        fresh = RemoteCourse(self._lease.peer(), cached.request, self._limit_s)
+        metrics = first_metrics(fresh.evaluate(), cached.curve.num_samples)
         fresh.drop()
-        kept.curve.rounds.append(0)
-        kept.curve.metrics.append(found)
+        cached.curve.rounds.append(0)
+        cached.curve.metrics.append(metrics)
 
     def _forget(self, configuration: Mapping[str, Value]) -> None:
         """Let the courses go that there is no room for, the oldest first, and then their curves."""
         models = 2 if self.task.algorithm != "fedopt" else 1 + self.task.num_clients
         size = models * self.task.parameters_of(configuration)
         most = max(1, min(MAX_LIVE, MAX_NUMBERS // size))
-        live = [kept for kept in self._kept.values() if kept.course is not None]
-        for kept in live[: max(len(live) - most, 0)]:
-            kept.end()
-        numbers = sum(sum(m.size for m in kept.curve.metrics) for kept in self._kept.values())
+        live = [cached for cached in self._kept.values() if cached.course is not None]
+        for cached in live[: max(len(live) - most, 0)]:
+            cached.end()
+        numbers = sum(sum(m.size for m in cached.curve.metrics) for cached in self._kept.values())
         while numbers > MAX_CURVES and len(self._kept) > len(self.seeds):
-            _, kept = self._kept.popitem(last=False)
-            numbers -= sum(m.size for m in kept.curve.metrics)
-            kept.end()
+            _, cached = self._kept.popitem(last=False)
+            numbers -= sum(m.size for m in cached.curve.metrics)
+            cached.end()
 
 
 def described(peer: Peer) -> dict[str, object]:
@@ -442,10 +449,10 @@ def checked_limit(value: object) -> float:
 def _checked_data(entries: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if entries is None:
         return None
-    given = dict(coerce("own_data", entries, Mapping[str, Any]))
-    if "data.type" not in given or not all(key.startswith("data.") for key in given):
+    checked = dict(coerce("own_data", entries, Mapping[str, Any]))
+    if "data.type" not in checked or not all(key.startswith("data.") for key in checked):
         raise InvalidArgumentError(
             "`own_data` must hold entries `data.*` of FederatedScope's configuration, `data.type` "
-            f"among them, got {short_repr(given)}"
+            f"among them, got {short_repr(checked)}"
         )
-    return given
+    return checked

@@ -78,9 +78,9 @@ def unsupported(task: Task) -> str:
         return f"FederatedScope computes in float32, not in {task.precision}"
     if task.tuned:
         return "`tune` needs settings of algorithms that the bridge does not know"
-    known = {*LOCAL[CURRENT], *SERVER[CURRENT], "mu"}
+    supported = {*LOCAL[CURRENT], *SERVER[CURRENT], "mu"}
     names = {*task.all_settings, *(base_name(name) for name in task.space.names)}
-    if unknown := sorted(names & {"momentum", "rate_decay", "clip_norm"} - known):
+    if unknown := sorted(names & {"momentum", "rate_decay", "clip_norm"} - supported):
         return f"the bridge does not know the settings {', '.join(unknown)}"
     return ""
 
@@ -109,7 +109,7 @@ def course_entries(
     """Return the entries of a course's configuration, by dotted key."""
     values = {**task.all_settings, **configuration}
     shares = task.algorithm != "fedopt"  # as in the scripts of the benchmark
-    found = {
+    common = {
         "backend": "torch",
         "use_gpu": False,
         "seed": seed,
@@ -129,7 +129,7 @@ def course_entries(
         UNIT[layout]: "batch" if task.model == "GNN" else "epoch",
     }
     return {
-        **found,
+        **common,
         **_model_entries(task, values, layout),
         **local_entries(values, layout),
         **_algorithm_entries(task, values, layout),
@@ -144,12 +144,12 @@ def cohort_size(task: Task, client_sample_rate: float) -> int:
 def local_entries(values: Mapping[str, Value], layout: str) -> Entries:
     """Return what local training reads of some hyperparameters."""
     keys = LOCAL[layout]
-    whole = ("step_size", "batch_size")
-    found: Entries = {}
+    integers = ("step_size", "batch_size")
+    entries: Entries = {}
     for name, key in keys.items():
         if name in values:
-            found[key] = int(values[name]) if name in whole else float(values[name])
-    return found
+            entries[key] = int(values[name]) if name in integers else float(values[name])
+    return entries
 
 
 def server_values(values: Mapping[str, Value]) -> dict[str, float]:
@@ -159,12 +159,12 @@ def server_values(values: Mapping[str, Value]) -> dict[str, float]:
 
 
 def _model_entries(task: Task, values: Mapping[str, Value], layout: str) -> Entries:
-    found: Entries = {"model.out_channels": task.num_classes, "trainer.type": "general"}
+    common: Entries = {"model.out_channels": task.num_classes, "trainer.type": "general"}
     if task.model == "LR":
-        return {**found, "model.type": "lr"}
+        return {**common, "model.type": "lr"}
     if task.model == "MLP":
         return {
-            **found,
+            **common,
             "model.type": "mlp",
             "model.layer": int(values["model_depth"]) + 1,
             "model.hidden": int(values["model_width"]),
@@ -174,11 +174,11 @@ def _model_entries(task: Task, values: Mapping[str, Value], layout: str) -> Entr
         width = DIGITS_WIDTH if task.dataset == "FEMNIST" else IMAGES_WIDTH
         trainer = {"trainer.type": "cvtrainer"}
         return {
-            **found, **trainer, "model.type": "convnet2", "model.hidden": width,
+            **common, **trainer, "model.type": "convnet2", "model.hidden": width,
             CLIP[layout]: CLIPPED_NORM,
         }  # fmt: skip
     return {
-        **found,
+        **common,
         "trainer.type": "nodefullbatch_trainer",
         "model.type": "gcn",
         "model.task": "node",
@@ -213,37 +213,39 @@ MAX_NORM = 1e30
 
 def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
     """Return (clients, splits, metrics) said after a round, 0 without samples."""
-    found = np.zeros((len(num_samples), len(SPLITS), len(METRICS)), dtype=np.float32)
-    for client, said in enumerate(_by_client(clients, len(num_samples))):
+    metrics = np.zeros((len(num_samples), len(SPLITS), len(METRICS)), dtype=np.float32)
+    for client, entry in enumerate(_by_client(clients, len(num_samples))):
         for at, split in enumerate(SPLITS):
             if num_samples[client, at]:
-                values = [bounded_value(said, f"{split}_{NAMES[m]}", *BOUNDS[m]) for m in METRICS]
+                values = [bounded_value(entry, f"{split}_{NAMES[m]}", *BOUNDS[m]) for m in METRICS]
                 with np.errstate(over="ignore"):  # a loss beyond float32 is infinite
-                    found[client, at] = values
-    return found
+                    metrics[client, at] = values
+    return metrics
 
 
 def first_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
     """Return `client_metrics` of a model that nobody has trained: all are finite."""
-    found = client_metrics(clients, num_samples)
-    if not is_finite(found):
+    metrics = client_metrics(clients, num_samples)
+    if not is_finite(metrics):
         raise unreadable("clients", "must have finite metrics before the first round")
-    return found
+    return metrics
 
 
 def sample_counts(clients: object, num_clients: int) -> NDArray[np.int64]:
     """Return (clients, splits) numbers of samples that FederatedScope counts."""
-    known = _by_client(clients, num_clients)
-    counts = [[_count(said, f"{split}_total") for split in SPLITS] for said in known]
+    by_client = _by_client(clients, num_clients)
+    counts = [[_count(entry, f"{split}_total") for split in SPLITS] for entry in by_client]
     return np.array(counts, dtype=np.int64)
 
 
-def _by_client(clients: object, number: int) -> list[Mapping[str, Any]]:
+def _by_client(clients: object, num_clients: int) -> list[Mapping[str, Any]]:
     """Return what is said of each client, in their order."""
-    known = _mapping("clients", clients)
-    if set(known) != {str(client) for client in range(1, number + 1)}:
-        raise unreadable("clients", f"must be 1 to {number}, got {short_repr(sorted(known)[:10])}")
-    return [_mapping(f"client {i}", known[str(i)]) for i in range(1, number + 1)]
+    entries = _mapping("clients", clients)
+    if set(entries) != {str(client) for client in range(1, num_clients + 1)}:
+        raise unreadable(
+            "clients", f"must be 1 to {num_clients}, got {short_repr(sorted(entries)[:10])}"
+        )
+    return [_mapping(f"client {i}", entries[str(i)]) for i in range(1, num_clients + 1)]
 
 
 def client_updates(
@@ -251,32 +253,32 @@ def client_updates(
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the clients that trained in a round, from 0 on, and what is said of each."""
     numbers = {str(client + 1): client for client in range(num_clients)}
-    for name, said in _mapping("clients", message.get("clients")).items():
+    for name, entry in _mapping("clients", message.get("clients")).items():
         if name not in numbers:
             raise unreadable("clients", f"must be 1 to {num_clients}, got {short_repr(name)}")
-        yield numbers[name], _mapping(f"client {name}", said)
+        yield numbers[name], _mapping(f"client {name}", entry)
 
 
-def parse_cohorts(said: object, rounds: int, num_clients: int) -> list[list[int]]:
+def parse_cohorts(answer: object, rounds: int, num_clients: int) -> list[list[int]]:
     """Return the clients, from 0 on, that will train in each of some rounds."""
-    known = range(1, num_clients + 1)
-    each: list[Any] = said if isinstance(said, list) else [None]
+    clients = range(1, num_clients + 1)
+    each: list[Any] = answer if isinstance(answer, list) else [None]
     if len(each) != rounds or not all(
-        isinstance(one, list)
-        and all(type(number) is int and number in known for number in one)
-        and 0 < len(one) == len({*one})
-        for one in each
+        isinstance(cohort, list)
+        and all(type(client) is int and client in clients for client in cohort)
+        and 0 < len(cohort) == len({*cohort})
+        for cohort in each
     ):
         raise unreadable(
             "cohorts",
-            f"must be {rounds} lists of clients from 1 to {num_clients}, got {short_repr(said)}",
+            f"must be {rounds} lists of clients from 1 to {num_clients}, got {short_repr(answer)}",
         )
-    return [[number - 1 for number in one] for one in each]
+    return [[client - 1 for client in cohort] for cohort in each]
 
 
-def bounded_norm(said: Mapping[str, Any]) -> float:
+def bounded_norm(entry: Mapping[str, Any]) -> float:
     """Return the norm of an update as a report holds it: finite, as those of our engine are."""
-    norm = bounded_value(said, "norm", 0.0)
+    norm = bounded_value(entry, "norm", 0.0)
     return min(norm, MAX_NORM) if norm == norm else 0.0
 
 
@@ -294,26 +296,26 @@ def whole(message: Mapping[str, Any], name: str) -> int:
 
 
 def bounded_value(
-    said: Mapping[str, Any], name: str, low: float = -math.inf, high: float = math.inf
+    entry: Mapping[str, Any], name: str, low: float = -math.inf, high: float = math.inf
 ) -> float:
     """Return a number from `low` to `high`; NaN is one, where a course left the finite numbers."""
-    found = said.get(name)
-    number = found if isinstance(found, float) else as_number(found)  # NaN is a number here
-    if number is None:
-        raise unreadable(name, f"must be a number, got {short_repr(found)}")
-    if number < low or number > high:
+    value = entry.get(name)
+    real = value if isinstance(value, float) else as_number(value)  # NaN is a number here
+    if real is None:
+        raise unreadable(name, f"must be a number, got {short_repr(value)}")
+    if real < low or real > high:
         raise unreadable(
-            name, f"must be a number from {low:g} to {high:g}, got {short_repr(found)}"
+            name, f"must be a number from {low:g} to {high:g}, got {short_repr(value)}"
         )
-    return float(number)
+    return float(real)
 
 
-def _count(said: Mapping[str, Any], name: str) -> int:
+def _count(entry: Mapping[str, Any], name: str) -> int:
     """Return a number of samples; FederatedScope may write it as a float."""
-    number = bounded_value(said, name, 0, MOST_SAMPLES) if name in said else 0
-    if number != number or number % 1:
-        raise unreadable(name, f"must be a whole number, got {short_repr(number)}")
-    return int(number)
+    count = bounded_value(entry, name, 0, MOST_SAMPLES) if name in entry else 0
+    if count != count or count % 1:
+        raise unreadable(name, f"must be a whole number, got {short_repr(count)}")
+    return int(count)
 
 
 def _mapping(name: str, value: object) -> Mapping[str, Any]:

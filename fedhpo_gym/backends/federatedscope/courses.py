@@ -94,7 +94,7 @@ class FederatedScopeCourses(Courses):
         self,
         task: Task,
         instances: Sequence[Instance],
-        number: int,
+        num_courses: int,
         configuration: Configuration,
         client_sample_rate: float,
         *,
@@ -118,7 +118,7 @@ class FederatedScopeCourses(Courses):
         self._where = find_installation(source, interpreter)
         start = _Step(dict(configuration), client_sample_rate, 0)
         self._start = start
-        self._courses = [_Course(0, start) for _ in range(number)]
+        self._courses = [_Course(0, start) for _ in range(num_courses)]
         self._lease = ProcessHandle(self._where)
         layout = self._lease.peer().versions.get("layout", "")
         require_layout(task, layout)
@@ -129,7 +129,7 @@ class FederatedScopeCourses(Courses):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        courses = [replace(one, remote=None, done=0) for one in self._courses]
+        courses = [replace(course, remote=None, done=0) for course in self._courses]
         state = {k: v for k, v in self.__dict__.items() if k not in ("_lease", "_first")}
         return {**state, "_courses": courses}
 
@@ -140,14 +140,16 @@ class FederatedScopeCourses(Courses):
 
     @property
     def fingerprint(self) -> str:
-        known = self._lease.peer().versions
-        words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
-        text = f"{training.data_fingerprint(self._task)} {self._task.table_name} {words} {REVISION}"
+        versions = self._lease.peer().versions
+        values = [versions.get(name, "") for name in ("federatedscope", "torch", "numpy")]
+        text = (
+            f"{training.data_fingerprint(self._task)} {self._task.table_name} {values} {REVISION}"
+        )
         return f"federatedscope-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     @property
     def num_samples(self) -> Integers:
-        return np.stack([self._samples(one.instance) for one in self._courses])
+        return np.stack([self._samples(course.instance) for course in self._courses])
 
     @property
     def most_samples(self) -> Integers:
@@ -158,8 +160,8 @@ class FederatedScopeCourses(Courses):
         return described(self._lease.peer())
 
     def close(self) -> None:
-        for one in self._courses:
-            one.end()
+        for course in self._courses:
+            course.end()
         self._lease.close()
 
     def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
@@ -168,33 +170,33 @@ class FederatedScopeCourses(Courses):
             self._courses[position] = _Course(index, self._start)
 
     def first_metrics(self, positions: Sequence[int]) -> Metrics:
-        found = []
+        metrics = []
         for position in positions:
-            one = self._courses[position]
-            if one.instance not in self._first:
-                fresh = _Course(one.instance, self._start)
-                said = self._remote(fresh).evaluate()
+            course = self._courses[position]
+            if course.instance not in self._first:
+                fresh = _Course(course.instance, self._start)
+                answer = self._remote(fresh).evaluate()
                 fresh.end()
-                self._first[one.instance] = first_metrics(said, self._samples(one.instance))
-            found.append(self._first[one.instance])
-        return np.stack(found)
+                self._first[course.instance] = first_metrics(answer, self._samples(course.instance))
+            metrics.append(self._first[course.instance])
+        return np.stack(metrics)
 
     def configure(
         self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
     ) -> None:
-        given = zip(self._courses, configurations, client_sample_rates, strict=True)
-        for one, values, rate in given:
-            one.next = _Step(dict(values), rate, 0)
+        courses = zip(self._courses, configurations, client_sample_rates, strict=True)
+        for course, values, rate in courses:
+            course.next = _Step(dict(values), rate, 0)
 
     def sampled(self, rounds: int) -> Bools:
         found = np.zeros((len(self._courses), self._task.num_clients), dtype=np.bool_)
-        for row, one in zip(found, self._courses, strict=True):
-            left = min(rounds, self._horizon - one.state.rounds)
-            if left > 0 and not one.state.diverged:
-                remote = self._remote(one)
-                remote.configure(self._changes(one.next))
-                said = remote.cohorts(left)
-                for cohort in parse_cohorts(said, left, self._task.num_clients):
+        for row, course in zip(found, self._courses, strict=True):
+            remaining_rounds = min(rounds, self._horizon - course.state.rounds)
+            if remaining_rounds > 0 and not course.state.diverged:
+                remote = self._remote(course)
+                remote.configure(self._changes(course.next))
+                answer = remote.cohorts(remaining_rounds)
+                for cohort in parse_cohorts(answer, remaining_rounds, self._task.num_clients):
                     row[cohort] = True
         return found
 
@@ -214,8 +216,8 @@ class FederatedScopeCourses(Courses):
         )
 
     def snapshot(self, position: int) -> CourseSnapshot:
-        one = self._courses[position]
-        return CourseSnapshot(one.instance, one.state)
+        course = self._courses[position]
+        return CourseSnapshot(course.instance, course.state)
 
     def restore(self, position: int, snapshot: CourseSnapshot) -> None:
         if not isinstance(snapshot.state, _State):
@@ -223,12 +225,14 @@ class FederatedScopeCourses(Courses):
                 "`snapshot` must be of courses of FederatedScope, got a state of the type "
                 f"{type(snapshot.state).__name__}"
             )
-        one, state = self._courses[position], snapshot.state
-        known = one.state.steps[: one.done] == state.steps[: one.done]
-        if one.instance != snapshot.instance or not known or one.done > len(state.steps):
-            one.end()
+        course, state = self._courses[position], snapshot.state
+        is_prefix = course.state.steps[: course.done] == state.steps[: course.done]
+        if course.instance != snapshot.instance or not is_prefix or course.done > len(state.steps):
+            course.end()
         last = state.steps[-1] if state.steps else self._start
-        self._courses[position] = _Course(snapshot.instance, last, state, one.remote, one.done)
+        self._courses[position] = _Course(
+            snapshot.instance, last, state, course.remote, course.done
+        )
 
     def _advance_course(
         self, course: _Course, rounds: int, feedback: ClientFeedback, row: int
@@ -247,12 +251,12 @@ class FederatedScopeCourses(Courses):
         if diverged:
             course.end()
 
-    def _remote(self, one: _Course) -> RemoteCourse:
+    def _remote(self, course: _Course) -> RemoteCourse:
         """Return the remote course, where the course stands: trained again if need be."""
-        if one.remote is None or not one.remote.alive:
-            one.remote, one.done = None, 0
-            instance = self._instances[one.instance]
-            start = one.state.steps[0] if one.state.steps else one.next
+        if course.remote is None or not course.remote.alive:
+            course.remote, course.done = None, 0
+            instance = self._instances[course.instance]
+            start = course.state.steps[0] if course.state.steps else course.next
             request = CourseRequest(
                 task=self._task.variant(alpha=instance.alpha),
                 configuration={
@@ -266,11 +270,11 @@ class FederatedScopeCourses(Courses):
                 watched=True,
                 measured=self._measured,
             )
-            one.remote = RemoteCourse(self._lease.peer(), request, self._limit_s)
-        for step in one.state.steps[one.done :]:
-            self._take(one.remote, step, one.remote.rounds, hear_nothing)
-            one.done += 1
-        return one.remote
+            course.remote = RemoteCourse(self._lease.peer(), request, self._limit_s)
+        for step in course.state.steps[course.done :]:
+            self._take(course.remote, step, course.remote.rounds, hear_nothing)
+            course.done += 1
+        return course.remote
 
     def _take(self, remote: RemoteCourse, step: _Step, done: int, hear: Any) -> None:
         remote.configure(self._changes(step))

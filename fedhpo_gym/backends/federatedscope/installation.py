@@ -71,8 +71,8 @@ def find_installation(source: str | None = None, interpreter: str | None = None)
             "install DIR --source TREE`"
         )
     installed = read_card(Path(folder))
-    chosen = Path(interpreter) if interpreter else installed.interpreter
-    return Installation(installed.source, chosen).check()
+    python = Path(interpreter) if interpreter else installed.interpreter
+    return Installation(installed.source, python).check()
 
 
 def read_card(folder: Path) -> Installation:
@@ -121,7 +121,7 @@ def install(folder: Path, source: Path, say: Callable[[str], None]) -> Installat
     source = Installation(source, Path(sys.executable)).check().source
     _require_room(folder)
     environment = folder.absolute() / "environment"
-    made = Installation(source, environment / "bin" / "python")
+    installation = Installation(source, environment / "bin" / "python")
     constraints = folder / "constraints.txt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,15 +129,15 @@ def install(folder: Path, source: Path, say: Callable[[str], None]) -> Installat
         say(f"Making {environment}")
         _run([sys.executable, "-m", "venv", str(environment)])
         say("Installing packages; this takes some minutes")
-        pip = [str(made.interpreter), "-m", "pip", "install", "--no-input", "--quiet"]
+        pip = [str(installation.interpreter), "-m", "pip", "install", "--no-input", "--quiet"]
         _run([*pip, "--constraint", str(constraints), *DIRECT])
-        card = {"source": str(made.source), "interpreter": str(made.interpreter)}
+        card = {"source": str(installation.source), "interpreter": str(installation.interpreter)}
         write_text(folder / CARD, json.dumps(card, indent=1) + "\n")
     except BaseException:
         shutil.rmtree(environment, ignore_errors=True)
         constraints.unlink(missing_ok=True)
         raise
-    return made
+    return installation
 
 
 def _require_room(folder: Path) -> None:
@@ -160,14 +160,14 @@ def _require_room(folder: Path) -> None:
 
 
 def _run(command: Iterable[str]) -> None:
-    words = list(command)
+    arguments = list(command)
     inside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(  # noqa: S603 - Python and pip
-        words, capture_output=True, text=True, check=False, env=inside
+        arguments, capture_output=True, text=True, check=False, env=inside
     )
     if done.returncode:
         end = (done.stdout + done.stderr)[-2000:].strip()
-        raise PeerError(f"`{' '.join(words[:4])} ...` ended with {done.returncode}: {end}")
+        raise PeerError(f"`{' '.join(arguments[:4])} ...` ended with {done.returncode}: {end}")
 
 
 TASK = "LR-BreastCancer-v1"
@@ -205,8 +205,8 @@ def examine(source: str | None, interpreter: str | None) -> Iterator[tuple[str, 
     except (FedHPOError, OSError) as error:
         yield "imports", False, str(error)
         return
-    known = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
-    yield "imports", True, f"{known}; {time.monotonic() - begun:.1f} s"
+    versions = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
+    yield "imports", True, f"{versions}; {time.monotonic() - begun:.1f} s"
     begun = time.monotonic()
     middle = {d.name: d.decode(0.5) for d in task.space.dimensions}
     try:

@@ -170,23 +170,23 @@ class Peer:
             )
         return message
 
-    def _require(self, name: str, found: object, due: object) -> None:
-        if type(found) is not int or found != due:
+    def _require(self, name: str, value: object, due: object) -> None:
+        if type(value) is not int or value != due:
             raise self._no_answer(
-                f"`{name}` must be {due}, got {short_repr(found)}: a line was lost, came twice or "
+                f"`{name}` must be {due}, got {short_repr(value)}: a line was lost, came twice or "
                 "late"
             )
 
     def _line(self, deadline: float, what: str) -> bytes:
         process = self._running()
         assert process.stdout is not None  # noqa: S101 - it is a pipe
-        seen = 0
+        searched = 0
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while (end := self._pending.find(b"\n", seen)) < 0:
-                seen = len(self._pending)
-                left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
+            while (end := self._pending.find(b"\n", searched)) < 0:
+                searched = len(self._pending)
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0 or not selector.select(remaining_s):
                     advice = "" if what == STARTING else "raise `time_limit_s`, or "
                     raise WorkerTimeoutError(
                         f"FederatedScope took longer than it may ({what}) and was ended; {advice}"
@@ -216,9 +216,9 @@ class Peer:
             f"{self._log()}\nIts folder {self.folder} is kept"
         )
 
-    def _no_answer(self, said: str) -> WorkerLostError:
+    def _no_answer(self, reason: str) -> WorkerLostError:
         return WorkerLostError(
-            f"FederatedScope's process said what is no answer: {said}. It was ended; see its log "
+            f"FederatedScope's process said what is no answer: {reason}. It was ended; see its log "
             f"in {self.folder}, which is kept. Is `interpreter` a plain Python?"
         )
 
@@ -252,8 +252,8 @@ def _depth(value: Any) -> int:
     """Return how many objects and lists lie in each other, at most one above `DEEPEST`."""
     depth, level = 0, [value]
     while level and depth <= DEEPEST:
-        held = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [one for each in held for one in each if isinstance(one, dict | list)]
+        held = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for each in held for item in each if isinstance(item, dict | list)]
         depth += 1
     return depth
 
@@ -269,11 +269,11 @@ class WorkingFolder:
     def __init__(self) -> None:
         remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        part = self.path / f"{OWNED}.part"
-        self._lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        lock_path = self.path / f"{OWNED}.part"
+        self._lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with suppress(OSError):  # without locks here, a folder that is left behind stays
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            part.rename(self.path / OWNED)
+            lock_path.rename(self.path / OWNED)
 
     def keep(self) -> None:
         """Leave it to whoever looks into it."""

@@ -59,8 +59,8 @@ class PeerCourse:
 
     def evaluate(self) -> dict[str, Any]:
         """Return the metrics of every client for the model as it is; this draws nothing."""
-        found: dict[str, Any] = self._resume(lambda: metrics_by_client(self._runner))
-        return found
+        metrics: dict[str, Any] = self._resume(lambda: metrics_by_client(self._runner))
+        return metrics
 
     def configure(self, request: dict[str, Any]) -> None:
         """Change hyperparameters from the next round on."""
@@ -112,27 +112,29 @@ class PeerCourse:
         utils = module("utils")
         logs = utils if hasattr(utils, "update_logger") else module("logging")
         config = importlib.import_module("federatedscope.core.configs.config").global_cfg.clone()
-        wanted = self._request["entries"]
-        write_entries(config, wanted)
+        entries = self._request["entries"]
+        write_entries(config, entries)
         config.outdir, config.expname = str(self._folder.parent), self._folder.name
         logs.update_logger(config, clear_before_add=True)
         # Into the course's own file alone; what is printed as well would grow for ever.
         log = _log()
-        log.handlers[:] = [one for one in log.handlers if isinstance(one, logging.FileHandler)]
+        log.handlers[:] = [
+            handler for handler in log.handlers if isinstance(handler, logging.FileHandler)
+        ]
         utils.setup_seed(config.seed)
         self._federations.use(self._request["data"])
         data, changed = module("data_builder").get_data(config=config.clone())
         config.merge_from_other_cfg(changed)
         config.freeze()
-        require_unchanged(config, wanted)
+        require_unchanged(config, entries)
         utils.setup_seed(config.seed)
-        known = monitors()
-        before = len(known)
+        all_monitors = monitors()
+        before = len(all_monitors)
         workers = module("worker_builder")
         server = hooked(workers.get_server_cls(config), self)
         client = hooked_client(workers.get_client_cls(config), self)
         runner = _runner(data, server, client, config)
-        self._monitors = known[before:]
+        self._monitors = all_monitors[before:]
         if self._request["lone_rows"]:
             leave_out_lone_rows(runner)
         return runner
@@ -142,14 +144,14 @@ class PeerCourse:
         for handler in _log().handlers:
             handler.close()
         _log().handlers[:] = []
-        known = monitors()
-        own = set(map(id, self._monitors))
-        known[:] = [monitor for monitor in known if id(monitor) not in own]
+        all_monitors = monitors()
+        ids = set(map(id, self._monitors))
+        all_monitors[:] = [monitor for monitor in all_monitors if id(monitor) not in ids]
 
     def wants(self, finished: int) -> bool:
         """Return whether the model is evaluated after so many rounds; called after every round."""
-        heard = {} if self._updates is None else {"clients": self._updates.take()}
-        self._say(course=self.number, trained=finished, **heard)
+        updates = {} if self._updates is None else {"clients": self._updates.take()}
+        self._say(course=self.number, trained=finished, **updates)
         if self._evaluated is None:
             return finished == self._target
         return finished in self._evaluated
@@ -162,9 +164,9 @@ class PeerCourse:
     def measure(self, sender: int, when: str, metrics: Callable[[], dict[str, Any]]) -> None:
         """Note what a client's model is like before or after training; this draws nothing."""
         if self._updates is not None and self._request["measured"]:
-            kept = save_state()
+            random_state = save_state()
             self._updates.measure(sender, when, to_plain(metrics()))
-            restore_state(kept)
+            restore_state(random_state)
 
     def report(self, finished: int, of_clients: dict[int, dict[str, Any]]) -> None:
         """Send the metrics of all clients after so many rounds."""
@@ -177,10 +179,10 @@ class PeerCourse:
         while queue:  # the evaluation of the last round comes first
             self._runner._handle_msg(queue.popleft())
         while finished >= self._target:
-            kept = save_state()
+            random_state = save_state()
             self._back.release()
             self._go.acquire()
-            restore_state(kept)
+            restore_state(random_state)
             if self._command is not None:
                 try:
                     self._result = self._command()
@@ -235,9 +237,9 @@ def hooked_client(base: Any, course: Any) -> Any:
                 return metrics_of(self)
 
             course.measure(self.ID, "before", received)
-            found = super().callback_funcs_for_model_para(message)
+            parameters = super().callback_funcs_for_model_para(message)
             course.measure(self.ID, "after", lambda: metrics_of(self))
-            return found
+            return parameters
 
     return Client
 
@@ -274,21 +276,21 @@ class Updates:
 
     def take(self) -> dict[int, dict[str, Any]]:
         """Return norm, cosine and what was measured of every client of the round; forget them."""
-        heard, self._heard = self._heard, []
+        updates, self._heard = self._heard, []
         measured, self._measured = self._measured, {}
-        total = sum(weight for _, weight, _ in heard)
-        mean = sum(update * (weight / total) for _, weight, update in heard)
+        total = sum(weight for _, weight, _ in updates)
+        mean = sum(update * (weight / total) for _, weight, update in updates)
         return {
             sender: {**_beside(update, mean), **measured.get(sender, {})}
-            for sender, _, update in heard
+            for sender, _, update in updates
         }
 
 
 def _beside(update: Any, mean: Any) -> dict[str, float]:
     norm, length = float(update.norm()), float(mean.norm())
     cosine = float(update @ mean) / (norm * length) if norm * length > 0 else 0.0
-    known = max(-1.0, min(1.0, cosine)) if cosine == cosine else 0.0
-    return {"norm": norm, "alignment": known}
+    clipped = max(-1.0, min(1.0, cosine)) if cosine == cosine else 0.0
+    return {"norm": norm, "alignment": clipped}
 
 
 def to_plain(metrics: dict[str, Any]) -> dict[str, float]:
@@ -298,13 +300,13 @@ def to_plain(metrics: dict[str, Any]) -> dict[str, float]:
 
 def metrics_by_client(runner: Any) -> dict[int, dict[str, float]]:
     """Return every client's metrics for the server's model."""
-    kept = save_state()
-    found = {}
-    for number, client in runner.client.items():
+    random_state = save_state()
+    metrics = {}
+    for client_number, client in runner.client.items():
         client.trainer.update(runner.server.models[0].state_dict())
-        found[number] = to_plain(metrics_of(client))
-    restore_state(kept)
-    return found
+        metrics[client_number] = to_plain(metrics_of(client))
+    restore_state(random_state)
+    return metrics
 
 
 def metrics_of(client: Any) -> dict[str, Any]:
@@ -317,21 +319,23 @@ def metrics_of(client: Any) -> dict[str, Any]:
 
 def sample_cohorts(server: Any, rounds: int) -> list[list[int]]:
     """Return who will be sampled in the next rounds; only the sampler draws from numpy."""
-    kept, states = save_state(), server.sampler.client_state.copy()
-    found = []
+    random_state, states = save_state(), server.sampler.client_state.copy()
+    cohorts = []
     for _ in range(rounds):
-        found.append(sorted(server.sampler.sample(size=server.sample_client_num)))
+        cohorts.append(sorted(server.sampler.sample(size=server.sample_client_num)))
         server.sampler.client_state = states.copy()
-    restore_state(kept)
-    return found
+    restore_state(random_state)
+    return cohorts
 
 
 def configure(runner: Any, request: dict[str, Any]) -> None:
     """Change hyperparameters of clients and server, as FederatedScope's own FedEx does."""
-    for number, client in runner.client.items():
+    for client_number, client in runner.client.items():
         config = client._cfg
         config.defrost()
-        write_entries(config, {**request["entries"], **request["clients"].get(str(number), {})})
+        write_entries(
+            config, {**request["entries"], **request["clients"].get(str(client_number), {})}
+        )
         config.freeze(inform=False, save=False, check_cfg=False)
         client.trainer.cfg = config
     server = runner.server
@@ -368,9 +372,9 @@ def leave_out_lone_rows(runner: Any) -> None:
 
 
 def _norms(torch: Any, model: Any, training: bool) -> None:
-    for part in model.modules():
-        if isinstance(part, torch.nn.BatchNorm1d):
-            part.train(training)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.train(training)
 
 
 _OPTIMIZERS = ("train.optimizer", "fedopt.optimizer")
@@ -395,8 +399,8 @@ def require_unchanged(config: Any, entries: dict[str, Any]) -> None:
     """Check that a configuration that is ready still says what was written."""
     for key, value in entries.items():
         node = config
-        for part in key.split("."):
-            node = node.get(part) if hasattr(node, "get") else None
+        for name in key.split("."):
+            node = node.get(name) if hasattr(node, "get") else None
         if node != value and not (isinstance(value, list) and list(node or ()) == value):
             raise ValueError(
                 f"FederatedScope would not follow its configuration entry {key!r}: {value!r} was "
@@ -423,13 +427,13 @@ def save_state() -> Kept:
     return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), handlers
 
 
-def restore_state(kept: Kept) -> None:
+def restore_state(state: Kept) -> None:
     """Put back what was saved."""
     numpy, torch = importlib.import_module("numpy"), importlib.import_module("torch")
-    random.setstate(kept[0])
-    numpy.random.set_state(kept[1])
-    torch.set_rng_state(kept[2])
-    _log().handlers[:] = kept[3]
+    random.setstate(state[0])
+    numpy.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+    _log().handlers[:] = state[3]
 
 
 def monitors() -> list[Any]:

@@ -48,17 +48,17 @@ class Worker:
 
     def do(self, request: dict[str, Any]) -> Any:
         """Do what is asked and return the answer."""
-        number, what = request["course"], request["do"]
+        course_number, what = request["course"], request["do"]
         if what == "start":
             folder = Path.cwd()
-            self._courses[number] = PeerCourse(
-                number, request, self._federations, folder, self._wire.say
+            self._courses[course_number] = PeerCourse(
+                course_number, request, self._federations, folder, self._wire.say
             )
             return None
         if what == "drop":
-            self._courses.pop(number).drop()
+            self._courses.pop(course_number).drop()
             return None
-        course = self._courses[number]
+        course = self._courses[course_number]
         answers: dict[str, Callable[[], Any]] = {
             "advance": lambda: course.advance(request["rounds"]),
             "evaluate": course.evaluate,
@@ -207,11 +207,11 @@ def _client_data(data: Any, client: int, config: Any) -> Any:
 
 def _loaders(data: Any, client: int, config: Any) -> Any:
     loader = importlib.import_module("torch.utils.data").DataLoader
-    size, made = config.data.batch_size, {}
+    size, loaders = config.data.batch_size, {}
     for split in SPLITS:
         if samples := _samples(data, client, split):
-            made[split] = loader(samples, batch_size=size, shuffle=split == "train")
-    return made
+            loaders[split] = loader(samples, batch_size=size, shuffle=split == "train")
+    return loaders
 
 
 def _graphs(data: Any, client: int, recent: bool) -> Any:
