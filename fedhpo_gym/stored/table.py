@@ -228,8 +228,8 @@ def seed_rows(seeds: tuple[int, ...], stored_seeds: Sequence[int], what: str) ->
     unknown = [seed for seed in seeds if seed not in stored_seeds]
     if unknown or not seeds:
         raise InvalidArgumentError(
-            f"`seeds` must be among {stored_seeds}, the seeds of {what}, got {unknown or seeds}; use "
-            'one of them or backend="raw"'
+            f"`seeds` must be among {stored_seeds}, the seeds of {what}, got {unknown or seeds}; "
+            'use one of them or backend="raw"'
         )
     return np.array([stored_seeds.index(seed) for seed in seeds], dtype=np.int64)
 
