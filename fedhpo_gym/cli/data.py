@@ -1,7 +1,8 @@
 """`fedhpo-gym build | queue | download`: getting and making what backends answer from."""
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from fedhpo_gym.backends.federatedscope.installation import (
     VARIABLE,
     describe_requirements,
-    examine,
+    find_installation,
     install,
 )
 from fedhpo_gym.cli.console import (
@@ -32,6 +33,8 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.files import new_folder
 from fedhpo_gym.core.processes import check_executor
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.tasks import get_task
 
 if TYPE_CHECKING:
     from fedhpo_gym.building.build import Estimate
@@ -271,6 +274,42 @@ def make(
     return 0
 
 
+_TRIED_TASK = "LR-BreastCancer-v1"
+"""Its data comes with scikit-learn."""
+_TRIED_ROUNDS = 3
+
+
+def _examine(source: str | None, interpreter: str | None) -> Iterator[tuple[str, bool, str]]:
+    """Yield each part, whether it works, and a description; stop at the first fault."""
+    try:
+        where = find_installation(source, interpreter)
+    except FedHPOError as error:
+        yield "source and interpreter", False, str(error)
+        return
+    yield "source and interpreter", True, f"{where.source}, {where.interpreter}"
+    from fedhpo_gym.backends.federatedscope.backend import FederatedScope
+
+    task = get_task(_TRIED_TASK)
+    begun = time.monotonic()
+    try:
+        backend = FederatedScope(task, 1, str(where.source), str(where.interpreter))
+    except (FedHPOError, OSError) as error:
+        yield "imports", False, str(error)
+        return
+    versions = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
+    yield "imports", True, f"{versions}; {time.monotonic() - begun:.1f} s"
+    begun = time.monotonic()
+    middle = {d.name: d.decode(0.5) for d in task.space.dimensions}
+    try:
+        loss = backend.evaluate(middle, Fidelity(_TRIED_ROUNDS, 1.0)).mean("val", "loss", "current")
+        took = f"{time.monotonic() - begun:.1f} s"
+        yield "a course", True, f"{_TRIED_ROUNDS} rounds, loss {loss:.3f}, {took}"
+    except (FedHPOError, OSError) as error:
+        yield "a course", False, str(error)
+    finally:
+        backend.close()
+
+
 def doctor(
     *,
     source: Annotated[str | None, Arg("(that of FEDHPO_GYM_FEDERATEDSCOPE)", "TREE")] = None,
@@ -279,7 +318,7 @@ def doctor(
     """Print what works; 1 where there is a fault."""
     all_work = True
     with require_optional("the doctor's course", "torch", "raw", "torch"):
-        for part, works, reason in examine(source, interpreter):
+        for part, works, reason in _examine(source, interpreter):
             echo(f"{'ok   ' if works else 'FAULT'}  {part}: {reason}")
             all_work = all_work and works
     echo("FederatedScope can be used." if all_work else "FederatedScope cannot be used yet.")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, require_optional
@@ -20,7 +21,6 @@ from fedhpo_gym.space import SearchSpace
 
 if TYPE_CHECKING:
     from fedhpo_gym.envs.meta.setup import MetaSetup
-    from fedhpo_gym.envs.round.env import Point
     from fedhpo_gym.envs.trial.process import Trial
     from fedhpo_gym.envs.trial.setup import TrialSetup
 
@@ -202,6 +202,15 @@ def _points(
     # Above the axes: trials lie anywhere inside them.
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
     return axes
+
+
+@dataclass(frozen=True)
+class Point:
+    """One step of an episode, for drawing."""
+
+    round: int
+    val_loss: float
+    action: ArrayLike  # coordinates, of one client after the other
 
 
 def plot_course(

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.fl.models.model import Model
 from fedhpo_gym.space.per_client import split_clients
 
 FULL_BATCH = 2**31 - 1
@@ -120,3 +122,13 @@ class CourseState:
     in_flight: object = None  # what asynchronous training has begun
     # (.., clients, ..) control variates that the clients keep.
     variates: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Courses of one family that differ in all that decides how they are grouped."""
+
+    family: str  # name of the model in `MODELS`
+    model: type[Model]
+    federation: Federation  # its data
+    courses: tuple[Course, ...]  # what is trained

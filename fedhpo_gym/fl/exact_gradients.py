@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhpo_gym.data.graph_federations import GraphFederation, HeteroFederation
+from fedhpo_gym.fl.course import Case
 from fedhpo_gym.fl.models.bert import WORDS, BertTiny
 from fedhpo_gym.fl.models.cnn import EPSILON, MAX_NORM, MEAN, PADDING, STD
 from fedhpo_gym.fl.models.torch_model import TorchModel
-from fedhpo_gym.fl.self_check import Case
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Values = Mapping[str, Tensor]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,11 +13,31 @@ from numpy.typing import NDArray
 from fedhpo_gym.algorithms.base import Algorithm, Array, Context, LocalSteps, Parameters, copies
 from fedhpo_gym.algorithms.settings import TRAINING
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.course import Course
+from fedhpo_gym.fl.models.model import Model
 from fedhpo_gym.fl.participants import ClientBatch, ClientSampler, StreamNames
 
-if TYPE_CHECKING:
-    from fedhpo_gym.fl.trainer import Trainer
+
+class ArrayMaker(Protocol):
+    """What hyperparameters need of a `Trainer`: its arrays, and arithmetic on them."""
+
+    @property
+    def federation(self) -> Federation:
+        """The data that it trains on."""
+
+    @property
+    def model(self) -> Model:
+        """What it trains."""
+
+    def array(self, values: NDArray[Any]) -> Array:
+        """Return numbers as the arrays of this trainer."""
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        """Raise numbers to powers, rounded alike everywhere."""
+
+    def norm(self, values: Parameters) -> Array:
+        """Return the (items,) Euclidean norms of parameters."""
 
 
 class Hyperparameters:
@@ -29,7 +49,7 @@ class Hyperparameters:
     stopped: NDArray[np.bool_]  # (courses,) which courses take steps of length zero
 
     def __init__(
-        self, courses: Sequence[Course], trainer: Trainer, algorithm: Algorithm, horizon: int
+        self, courses: Sequence[Course], trainer: ArrayMaker, algorithm: Algorithm, horizon: int
     ) -> None:
         self._courses = courses
         self._trainer = trainer

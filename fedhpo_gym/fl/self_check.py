@@ -31,7 +31,7 @@ from fedhpo_gym.data.graph_sets import make_graph_set, make_graph_sets
 from fedhpo_gym.data.graphs import from_dense, make_node_graph
 from fedhpo_gym.data.ratings import make_ratings, ratings_dataset
 from fedhpo_gym.data.records import Dataset, make_dataset
-from fedhpo_gym.fl.course import Course
+from fedhpo_gym.fl.course import Case, Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import MODELS, Model
 
@@ -233,16 +233,6 @@ BERT_SIZE: Mapping[str, int] = {
     "inner": 40,
     "positions": 12,
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """Courses of one family that differ in all that decides how they are grouped."""
-
-    family: str  # name of the model in `MODELS`
-    model: type[Model]
-    federation: Federation  # its data
-    courses: tuple[Course, ...]  # what is trained
 
 
 @cache

@@ -5,8 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from fedhpo_gym.core.errors import (
     PeerError,
 )
 from fedhpo_gym.core.files import write_text
-from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.tasks import Task, get_task
+from fedhpo_gym.tasks import Task
 
 VARIABLE = "FEDHPO_GYM_FEDERATEDSCOPE"
 """Environment variable: the folder that `fedhpo-gym federatedscope install` made."""
@@ -170,11 +168,6 @@ def _run(command: Iterable[str]) -> None:
         raise PeerError(f"`{' '.join(arguments[:4])} ...` ended with {done.returncode}: {end}")
 
 
-TASK = "LR-BreastCancer-v1"
-"""Its data comes with scikit-learn."""
-ROUNDS = 3
-
-
 def why_not(task: Task) -> str:
     """Return why FederatedScope cannot answer a task here, or nothing; it starts nothing."""
     if reason := unsupported(task.variant(precision="float32")):  # as environments train it
@@ -186,34 +179,3 @@ def why_not(task: Task) -> str:
     except FedHPOError as error:
         return str(error)
     return ""
-
-
-def examine(source: str | None, interpreter: str | None) -> Iterator[tuple[str, bool, str]]:
-    """Yield what was looked at, whether it is well, and what was found; ends at the first fault."""
-    try:
-        where = find_installation(source, interpreter)
-    except FedHPOError as error:
-        yield "source and interpreter", False, str(error)
-        return
-    yield "source and interpreter", True, f"{where.source}, {where.interpreter}"
-    from fedhpo_gym.backends.federatedscope.backend import FederatedScope
-
-    task = get_task(TASK)
-    begun = time.monotonic()
-    try:
-        backend = FederatedScope(task, 1, str(where.source), str(where.interpreter))
-    except (FedHPOError, OSError) as error:
-        yield "imports", False, str(error)
-        return
-    versions = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
-    yield "imports", True, f"{versions}; {time.monotonic() - begun:.1f} s"
-    begun = time.monotonic()
-    middle = {d.name: d.decode(0.5) for d in task.space.dimensions}
-    try:
-        loss = backend.evaluate(middle, Fidelity(ROUNDS, 1.0)).mean("val", "loss", "current")
-        took = f"{time.monotonic() - begun:.1f} s"
-        yield "a course", True, f"{ROUNDS} rounds, loss {loss:.3f}, {took}"
-    except (FedHPOError, OSError) as error:
-        yield "a course", False, str(error)
-    finally:
-        backend.close()

@@ -11,12 +11,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrays import Bools, Indices
 from fedhpo_gym.core.checks import coerce, to_json_data
 from fedhpo_gym.envs import vector
-from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
+from fedhpo_gym.envs.rendering import DrawnEnv, Point, plot_course
 from fedhpo_gym.envs.round.process import EpisodeSnapshot, RoundProcess
 from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.space import SearchSpace, Value
@@ -26,15 +26,6 @@ from fedhpo_gym.tasks import Instance
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One step of an episode, for drawing."""
-
-    round: int
-    val_loss: float
-    action: ArrayLike  # coordinates, of one client after the other
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,7 +148,7 @@ class TrialEnv(SetupEnv):
         Raises:
             InvalidArgumentError: the backend trains.
         """
-        return self._process.part(0).truth
+        return _truth_of(self._process.part(0))
 
     @property
     def full_truth(self) -> "Truth":
@@ -157,7 +157,7 @@ class TrialEnv(SetupEnv):
         Raises:
             InvalidArgumentError: the backend trains.
         """
-        return self._process.part(0).at_full_fidelity.truth
+        return _truth_of(self._process.part(0).at_full_fidelity)
 
     @property
     def fixed(self) -> dict[str, Value]:
@@ -357,7 +357,7 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
 
     def truth(self, index: int) -> "Truth":
         """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`)."""
-        return self._process.part(index).truth
+        return _truth_of(self._process.part(index))
 
     @property
     def _options(self) -> tuple[str, ...]:
@@ -397,3 +397,10 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
             )
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return vector.StepOutcome(rewards, remaining <= 0.0, never, info)
+
+
+def _truth_of(setup: TrialSetup) -> "Truth":
+    """Return what can be reached in a setup; its module is imported only where it is needed."""
+    from fedhpo_gym.envs.trial.truth import truth_of
+
+    return truth_of(setup)

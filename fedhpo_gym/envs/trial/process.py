@@ -222,7 +222,9 @@ class TrialProcess:
                 f"for, got backend {self.setup.backend.name!r}; use backend='tabular' where it has "
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
-        truth = setup.truth
+        from fedhpo_gym.envs.trial.truth import truth_of  # few environments need it
+
+        truth = truth_of(setup)
         return truth.values[:, 0], truth.violations
 
     def _named(self, values: Floats) -> dict[str, Any]:

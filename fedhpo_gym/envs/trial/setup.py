@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -28,9 +28,6 @@ from fedhpo_gym.objectives import ENERGY, Objective, named_objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.pool import PoolCells
 from fedhpo_gym.tasks import Task
-
-if TYPE_CHECKING:
-    from fedhpo_gym.envs.truth import Truth
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_std", "epsilon")
 LIVE_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
@@ -234,13 +231,6 @@ class TrialSetup:
         """The same problem with all fidelities at their highest, and without noise."""
         full = {dimension.name: dimension.high for dimension in self._fidelities.dimensions}
         return replace(self, fixed=full, noise=None, freeze_thaw=False, instances=())
-
-    @property
-    def truth(self) -> "Truth":
-        """What can be reached, which few ask for: its module is imported when somebody does."""
-        from fedhpo_gym.envs.trial.truth import truth_of
-
-        return truth_of(self)
 
     @cached_property
     def _pool_cells(self) -> PoolCells | None:
