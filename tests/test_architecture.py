@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,42 @@ def test_every_part_imports_all_that_it_may() -> None:
                 used[contract.part_of(name)].add(contract.part_of(found.module))
     idle = {part: allowed - used[part] for part, allowed in contract.LAYERS.items()}
     assert {part for part, names in idle.items() if names - contract.EVERYTHING} == set()
+
+
+def imported_names(source: str) -> Iterator[str]:
+    """Yield all names that a module imports at any depth, as dotted names."""
+    for node in ast.walk(contract.parsed(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def circle_of(sources: Mapping[str, str]) -> list[str]:
+    """Return the modules of a circle of imports; nothing where there is none."""
+    graph = {
+        name: {other for other in imported_names(source) if other in sources} - {name}
+        for name, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    # A package imports its modules, which may import its other modules.
+    files = {name: source for name, source in PACKAGE.items() if not is_package(name)}
+    assert circle_of(files) == []
+    planted = {"a": "def f():\n    import b", "b": "from c import x", "c": "import a\nimport d"}
+    assert set(circle_of(planted)) == {"a", "b", "c"}
+
+
+def is_package(name: str) -> bool:
+    """Return whether a dotted name is that of a folder."""
+    return (REPOSITORY / name.replace(".", "/")).is_dir()
 
 
 @pytest.mark.parametrize("folder", ["tests", "examples", "docs/studies", "benchmarks"])
