@@ -16,24 +16,29 @@ PAGE = Path(__file__).resolve().parents[1] / "references.md"
 TITLE = """\
 # References of round environments
 
-Made by `python docs/site/references_page.py` from what `fedhpo-gym references` has computed;
-`fedhpo-gym show ID` and `env.unwrapped.references` tell it of one id. Returns are means over test
-instances:
+This page shows what can be reached in round environments (`FedHPO-DAC-*`). Use it to judge the
+return of a policy, and to choose environments in which schedules can be better than constants. The
+returns were computed by `fedhpo-gym references`; `python docs/site/references_page.py` writes this
+page. `fedhpo-gym show ID` and `env.unwrapped.references` give the returns of one id.
 
-- **random**: actions drawn uniformly; **default**: the middle of the action space;
-- **static**: the best static action on train instances; **schedule**: the best of the stated
-  schedules there, by name (`fedhpo_gym.agents.schedule.KINDS`): of random actions the best, and
-  then neighbours of these;
-- **hindsight**: the mean of the best sequences that an evolution finds on each instance, an
-  estimate from below of what can be reached. It may use what no policy can know: which clients will
-  be drawn, and how a small validation set errs;
+Returns are means over test instances:
+
+- **random**: uniformly drawn actions.
+- **default**: the middle of the action space.
+- **static**: the static action that is best on train instances.
+- **schedule** and **its return**: the stated schedule (`fedhpo_gym.agents.schedule.KINDS`) that is
+  best on train instances. It begins with the best of random actions and of their neighbours.
+- **hindsight**: the mean of the best sequences that an evolutionary search found on each instance.
+  It is a lower bound of what can be reached. The search can use information that no policy has:
+  which clients will be sampled, and the errors of a small validation set.
 - **headroom**: (hindsight - static) / (static - default), with a 95 % bootstrap interval over
-  instances. Where the default is as good as the best static action, there is no such scale (–);
-  where it is so in samples of the instances, the interval has no upper end (∞).
-- **courses**: how many were played at most. What is slow is searched less.
+  instances. If the default is as good as the best static action, there is no such scale (–). If
+  this is the case in some bootstrap samples, the interval has no upper end (∞).
+- **training runs**: the largest number of them for this id. Slow problems are searched less.
 """
 HEADS = (
-    "id", "random", "default", "static", "schedule", "", "hindsight", "headroom", "95 %", "courses",
+    "id", "random", "default", "static", "schedule", "its return", "hindsight", "headroom", "95 %",
+    "training runs",
 )  # fmt: skip
 
 
