@@ -403,7 +403,7 @@ def _difference_figure(name: str, difference: CriticalDifference, scope: str, bl
 def draw_difference(axes: Any, difference: CriticalDifference) -> None:
     """Draw ranks on a line, names at its sides, and bars below it (Demsar, 2006, figure 1)."""
     agents = len(difference.agents)
-    left = (agents + 1) // 2
+    num_left = (agents + 1) // 2
     top, bars = 0.0, 0.55
     for position, (first, last) in enumerate(difference.groups):
         depth = 0.35 + bars * position
@@ -414,7 +414,7 @@ def draw_difference(axes: Any, difference: CriticalDifference) -> None:
     for position, (agent, rank) in enumerate(
         zip(difference.agents, difference.ranks.tolist(), strict=True)
     ):
-        on_left = position < left
+        on_left = position < num_left
         row = position if on_left else agents - 1 - position
         depth = under + 0.6 + row
         end = 1 - margin if on_left else agents + margin
@@ -426,7 +426,7 @@ def draw_difference(axes: Any, difference: CriticalDifference) -> None:
         )
         axes.text(end, depth, text, ha="right" if on_left else "left", va="center", fontsize=11)
     axes.set_xlim(1 - margin, agents + margin)
-    axes.set_ylim(under + 0.6 + left - 0.5, -0.1)
+    axes.set_ylim(under + 0.6 + num_left - 0.5, -0.1)
     axes.xaxis.tick_top()
     axes.set_xticks(range(1, agents + 1))
     axes.yaxis.set_visible(False)

@@ -123,7 +123,7 @@ def line_styles(agents: Iterable[str]) -> LineStyles:
     """
     styles: dict[str, tuple[str, Any]] = {}
     slots = [(colour, style) for style in (*STYLES, *DASHES) for colour in PAINTS]
-    for agent in sorted(set(agents), key=lambda one: (one not in ORDER, one)):
+    for agent in sorted(set(agents), key=lambda label: (label not in ORDER, label)):
         name = agent.split(" (")[0]
         if agent == "random":
             styles[agent] = GREY, "-"
@@ -131,7 +131,7 @@ def line_styles(agents: Iterable[str]) -> LineStyles:
         first = ORDER.index(name) if name in ORDER else crc32(name.encode())
         candidates = slots[first % len(slots) :] + slots[: first % len(slots)]
         styles[agent] = next(
-            (one for one in candidates if one not in styles.values()), candidates[0]
+            (look for look in candidates if look not in styles.values()), candidates[0]
         )
     return styles
 

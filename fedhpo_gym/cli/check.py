@@ -38,11 +38,11 @@ def _engine_holds() -> bool:
     for name, value in rounding_platform().items():
         echo(f"{name + ':':<11}{value}")
     verdicts = self_check.check_engine()
-    words = {True: "yes", False: "NO", None: "not tried"}
+    answers = {True: "yes", False: "NO", None: "not tried"}
     rows = []
     for family in dict.fromkeys(verdict.family for verdict in verdicts):
         words_by_law = {
-            verdict.law: words[verdict.holds] for verdict in verdicts if verdict.family == family
+            verdict.law: answers[verdict.holds] for verdict in verdicts if verdict.family == family
         }
         rows.append([family, *(words_by_law.get(law, "–") for law in self_check.LAWS)])
     echo("")

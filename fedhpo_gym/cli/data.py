@@ -1,4 +1,11 @@
-"""`fedhpo-gym build | queue | download`: getting and making what backends answer from."""
+"""`fedhpo-gym build | queue | download`: getting and making what backends answer from.
+
+`build_numbers` prints what a table or a sample costs, and `building/build.py` computes it; a long
+build needs `--yes`. `queue` trains a list of samples. `download` fetches data sets, and `leaf`
+converts the files of LEAF. `make` and `doctor` install FederatedScope and check the installation.
+Errors of one data set or sample are printed and the others go on; the exit status says whether
+there was one.
+"""
 
 import sys
 import time
@@ -136,7 +143,9 @@ def queue(
     if (status and store is not None) or (arrays is not None and store is None):
         raise InvalidArgumentError("`--arrays` must come with `--store`, and `--status` without it")
     folder = table_folder() if out is None else out
-    designs = [one for one in read_queue(file) if only is None or only in one.task.table_name]
+    designs = [
+        design for design in read_queue(file) if only is None or only in design.task.table_name
+    ]
     if not designs:
         raise InvalidArgumentError(
             f"`--only` must be a part of the name of a sample that {file} lists, got {only!r}; "
@@ -318,8 +327,8 @@ def doctor(
     """Print what works; 1 where there is a fault."""
     all_work = True
     with require_optional("the doctor's course", "torch", "raw", "torch"):
-        for part, works, reason in _examine(source, interpreter):
-            echo(f"{'ok   ' if works else 'FAULT'}  {part}: {reason}")
+        for component, works, reason in _examine(source, interpreter):
+            echo(f"{'ok   ' if works else 'FAULT'}  {component}: {reason}")
             all_work = all_work and works
     echo("FederatedScope can be used." if all_work else "FederatedScope cannot be used yet.")
     return 0 if all_work else 1

@@ -273,8 +273,8 @@ def difficulty(
         rows += [list(cells) for word, space in pools.items() for cells in _pool_cells(word, space)]
     echo(TERMS if ids else TITLE)
     for name, meaning in COLUMNS.items():
-        words = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
-        echo(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))
+        line = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
+        echo(fill(line, 100, subsequent_indent="  ", break_on_hyphens=False))
     if not ids:
         echo(AFTER)
     echo(markdown_table(DIFFICULTY_HEADS, rows))
@@ -315,8 +315,8 @@ def _trained_difficulty(task: Task, num_configurations: int) -> Iterator[str]:
     answers = raw.evaluate_many([(configuration, fidelity) for configuration in configurations])
     losses = validation_losses(answers, answers.num_samples)
     fixed = [f"{name} {value:g}" for name, value in task.settings]
-    words = [task.algorithm, *fixed, f"{num_configurations} trained"]
-    yield from (task.key, ", ".join(words), str(len(full)))
+    labels = [task.algorithm, *fixed, f"{num_configurations} trained"]
+    yield from (task.key, ", ".join(labels), str(len(full)))
     yield from _format_figures(figures.difficulty_from(losses, task.label_entropy))
 
 

@@ -325,8 +325,8 @@ def arguments_of(identity: Identity) -> Iterator[str]:
         if name == "algorithm" or value != getattr(default, name):
             yield f"{name}={value!r}"
     if settings:
-        words = (f"{name!r}: {int(x) if x == int(x) else x}" for name, x in settings)
-        yield f"settings={{{', '.join(words)}}}"
+        pairs = (f"{name!r}: {int(x) if x == int(x) else x}" for name, x in settings)
+        yield f"settings={{{', '.join(pairs)}}}"
     if identity.tuned:
         ranges = (f"{name!r}: [{low:g}, {high:g}]" for name, low, high in identity.tuned)
         yield f"tune={{{', '.join(ranges)}}}"
@@ -352,8 +352,8 @@ def list_agents(word: Word = None) -> int:
     if word and not (rows or missing):
         raise unknown_name("agent", word, agents)
     echo_table(AGENT_HEADS, rows)
-    for words, names in missing.items():
-        echo(f"\nNot listed: {', '.join(names)}: {words}")
+    for reason, names in missing.items():
+        echo(f"\nNot listed: {', '.join(names)}: {reason}")
     return 0
 
 

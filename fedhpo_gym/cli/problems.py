@@ -189,7 +189,7 @@ def limits_of(task: Task, backend: str) -> dict[str, Any]:
 def limits_request(task: Task, backend: str) -> tuple[str, str | None, Callable[[], Any]]:
     """Return the arguments of `recall` for `limits_of`: name of the numbers, key and function."""
     backend_ = make_backend(backend, task)
-    candidates = [one for one in task.objectives if one != ENERGY and not one.startswith("test_")]
+    candidates = [key for key in task.objectives if key != ENERGY and not key.startswith("test_")]
     names = tuple(name for name in candidates if not backend_.why_refused(name))
     setup = TrialSetup(task, backend_, names, {}).at_full_fidelity
     labels = labels_on(OPENERS[backend](task))

@@ -1,4 +1,10 @@
-"""`fedhpo-gym surrogate`: fitting the surrogate of one problem, or of everything that is stored."""
+"""`fedhpo-gym surrogate`: fitting the surrogate of one problem, or of everything that is stored.
+
+`fit_surrogates` calls `fit_surrogate` of `building/surrogate_fit.py`. Where a problem can be
+trained here, `train_claimed` trains the configuration that a new surrogate claims to be best, and
+the figure goes onto its card. `fit_all` skips what is already fitted on the same numbers, and
+prints why the others were not written. `measure_stored` measures a stored surrogate again.
+"""
 
 import sys
 from pathlib import Path

@@ -59,7 +59,7 @@ class TrialFunction:
             outcome = self.problem.evaluate(configuration)
         self.note(trial, outcome)
         # Optuna marks a trial as failed if its objective returns NaN.
-        values = tuple(math.nan if outcome.diverged else one for one in outcome.values.values())
+        values = tuple(math.nan if outcome.diverged else value for value in outcome.values.values())
         return values if len(values) > 1 else values[0]
 
     def suggest(self, trial: "optuna.trial.Trial") -> dict[str, Value]:

@@ -216,7 +216,7 @@ def _describe_effort(plans: Sequence[RunPlan], folder: Path, workers: int) -> st
     ]
     counts = f"{count_noun(len(plans), 'run')}: {' x '.join(sizes)}"
     counts += "".join(
-        f"; {', '.join(who)} {words}" for words, who in _group_by_fidelity(plans).items()
+        f"; {', '.join(who)} {fidelity}" for fidelity, who in _group_by_fidelity(plans).items()
     )
     remaining = [plan for plan in plans if _plan_key(plan) not in finished]
     if not remaining:

@@ -154,7 +154,7 @@ def evolve(
     player: Player,
     instances: Indices,
     begin: Actions,
-    known: Floats,
+    begin_returns: Floats,
     effort: SearchBudget,
     rng: np.random.Generator,
 ) -> tuple[Floats, Actions]:
@@ -162,17 +162,17 @@ def evolve(
 
     Args:
         begin: (S, I, steps, n) sequences to begin with.
-        known: (S, I) their returns.
+        begin_returns: (S, I) their returns.
     """
     parents = 4
     steps, size = begin.shape[2:]
-    best = np.argsort(-known, axis=0)[:parents].T
+    best = np.argsort(-begin_returns, axis=0)[:parents].T
     pool = begin[best, np.arange(len(best))[:, None]]  # (I, parents, steps, n)
-    fitness = np.take_along_axis(known.T, best, axis=1)
+    fitness = np.take_along_axis(begin_returns.T, best, axis=1)
     for _ in range(effort.generations):
         choices = rng.integers(pool.shape[1], size=(len(instances), effort.children))
-        chosen: Any = np.take_along_axis(pool, choices[:, :, None, None], axis=1)
-        mutated = chosen + _smooth_noise(rng, chosen.shape)
+        bases: Any = np.take_along_axis(pool, choices[:, :, None, None], axis=1)
+        mutated = bases + _smooth_noise(rng, bases.shape)
         children = np.clip(mutated, -1.0, 1.0).astype(np.float32)
         flat = children.reshape(-1, steps, size)
         returns = player.play(np.repeat(instances, effort.children), flat)

@@ -60,16 +60,16 @@ def hypervolume_regret_of(
     """Return times, and the (T,) shares of the known hypervolume that are missing then."""
     header, steps = record.header, record.steps
     recorded_names = [*steps[0].objectives]
-    chosen = recorded_names if names is None else list(names)
+    front_names = recorded_names if names is None else list(names)
     truth = _truth_of_front(header, recorded_names, own, named)
-    truth.ideal(chosen)  # an unknown name is an error of the caller, not of the record
-    values = [[step.true_objectives[name] for name in chosen] for step in steps]
-    observed = [[step.objectives[name] for name in chosen] for step in steps]
+    truth.ideal(front_names)  # an unknown name is an error of the caller, not of the record
+    values = [[step.true_objectives[name] for name in front_names] for step in steps]
+    observed = [[step.objectives[name] for name in front_names] for step in steps]
     # Infeasible trials are on no front.
     counts = np.array([step.extra.get("violation", 0.0) == 0 for step in steps])
     counts &= _may_be_on_front(truth, np.array([level_of(step.fidelity) for step in steps]))
     rows = (np.where(counts[:, None], rows_of, np.nan) for rows_of in (values, observed))
-    return _elapsed_s(record), truth.hypervolume_regret(next(rows), chosen, next(rows))
+    return _elapsed_s(record), truth.hypervolume_regret(next(rows), front_names, next(rows))
 
 
 def _truth_of_front(

@@ -1,4 +1,10 @@
-"""Rewards of one number: of a trial under soft constraints, and of the incumbent; its regret."""
+"""Rewards of one number: of a trial under soft constraints, and of the incumbent; its regret.
+
+`ScalarizePenalty` subtracts a penalty for exceeded limits from the reward of each trial.
+`IncumbentReward` rewards the best trial so far, or its improvement, by the rule `IncumbentValue`.
+`RegretInfo` leaves rewards alone, and adds the regret of the incumbent to `info`. `check_reward`
+refuses settings that do not fit together.
+"""
 
 import math
 from collections.abc import Callable, Sequence

@@ -373,13 +373,15 @@ class Achievement(Scalarization):
     @staticmethod
     def rule(objectives: Objectives, aspiration: Limits, rho: float, points: Points) -> Rule:
         source = ReferencePoints(objectives, points)
-        wanted = numbers_by_name("aspiration", objectives, aspiration)
-        if missing := [one.name for one in objectives if one.name not in wanted]:
+        aspirations = numbers_by_name("aspiration", objectives, aspiration)
+        if missing := [
+            objective.name for objective in objectives if objective.name not in aspirations
+        ]:
             raise InvalidArgumentError(
                 f"`aspiration` must have a value of every objective, got none of {missing} in "
                 f"{short_repr(aspiration)}"
             )
-        aspired = source.errors([wanted[one.name] for one in objectives])
+        aspired = source.errors([aspirations[objective.name] for objective in objectives])
         share = float(coerce("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
         def value(error: Floats, _: Floats, front: Front) -> float:
@@ -409,14 +411,14 @@ class EpsilonConstraint(Scalarization):
 
     @staticmethod
     def rule(objectives: Objectives, limits: Limits, objective: str | None) -> Rule:
-        names = [one.name for one in objectives]
+        names = [each.name for each in objectives]
         if objective is not None and objective not in names:
             raise unknown_name("`objective`", str(objective), names)
-        chosen = 0 if objective is None else names.index(objective)
+        position = 0 if objective is None else names.index(objective)
         highest = np.full(len(names), np.inf)
         for name, limit in numbers_by_name("limits", objectives, limits).items():
             index = names.index(name)
-            if index == chosen:
+            if index == position:
                 raise InvalidArgumentError(
                     f"`limits` must be of other objectives than the one that is optimised, "
                     f"{name!r}, got {short_repr(limits)}"
@@ -427,7 +429,7 @@ class EpsilonConstraint(Scalarization):
             excess = np.maximum(error - highest, 0.0) / (front.nadir - front.ideal)
             if excess.any():
                 return -1.0 - float(excess.sum())
-            return -float(front.normalised(error)[chosen])
+            return -float(front.normalised(error)[position])
 
         return Rule(ReferencePoints(objectives, "bounds"), value)
 
