@@ -178,7 +178,7 @@ def test_a_variant_is_trained_and_stored_numbers_have_none(
     assert main(["difficulty", "FedHPO-LR-BreastCancer-v1", *words]) == 2
     assert "must come with `--train N`" in capsys.readouterr().err
     assert main(["difficulty", "LR-BreastCancer-v1"]) == 0
-    assert "Usual is plain federated averaging" in capsys.readouterr().out
+    assert '"default" is the loss of plain federated averaging' in capsys.readouterr().out
 
 
 # ----- rank correlation, functional analysis of variance, and what label frequencies reach, by hand
