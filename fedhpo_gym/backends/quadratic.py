@@ -171,11 +171,11 @@ class QuadraticCourses(Courses):
         return Fidelity(1, rate).sampled_clients(self._task.num_clients)
 
     def sampled(self, rounds: int) -> Bools:
-        chosen = np.zeros((len(self._on), self._task.num_clients), np.bool_)
+        will_train = np.zeros((len(self._on), self._task.num_clients), np.bool_)
         for ahead in range(rounds):
             who, active, _ = self._draw(ahead)
-            chosen[np.arange(len(who))[:, None], who] |= active
-        return chosen
+            will_train[np.arange(len(who))[:, None], who] |= active
+        return will_train
 
     def _draw(self, ahead: int) -> tuple[Integers, Bools, Floats]:
         """Return (N, most) clients, which of them train, and the noise (N, most, d) of each."""

@@ -62,7 +62,8 @@ def task_federation(task: Task, seed: int) -> Federation:
     if dataset_federation.num_clients != task.num_clients:
         raise DamagedDataError(
             f"{task.dataset} has {dataset_federation.num_clients} users here, and {task.name} is "
-            f"about {task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it needs"
+            f"about {task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it "
+            "needs"
         )
     return dataset_federation
 
@@ -240,12 +241,12 @@ def label_frequencies(federation: Federation, per_client: bool, squared: bool) -
         shares = counted / counted.sum(axis=1, keepdims=True)
         losses = -np.log(np.where(has_labels, shares, 1.0))
     hits = np.eye(federation.num_classes)[train.argmax(axis=-1)]
-    found = {}
+    results = {}
     for split in ("val", "test"):
         held_out = counts[:, SPLITS.index(split)]
         for metric, values in (("loss", losses), ("accuracy", hits)):
-            found[f"{split}_{metric}"] = float((held_out * values).sum() / held_out.sum())
-    return found
+            results[f"{split}_{metric}"] = float((held_out * values).sum() / held_out.sum())
+    return results
 
 
 def _counts(federation: Federation, per_client: bool) -> Iterator[NDArray[np.int64]]:

@@ -1,4 +1,12 @@
-"""The build command: compute what is missing, then write the table or the sample."""
+"""The build command: compute what is missing, then write the table or the sample.
+
+`fedhpo-gym build` calls `build_table` and `build_sample`. A `Design` (`building/design.py`) lists
+the courses in units; `compute_units` trains each unit in a worker process and stores it under
+`<folder>/parts` as soon as it is finished, so that an interrupted build goes on where it was. A
+worker locks bytes of the file `claims` while it trains a unit: builds that share the
+folder, on one machine or several, divide the units among them. Before the first unit, `estimate`
+trains single rounds of a few, and says what the rest will cost.
+"""
 
 import fcntl
 import math
@@ -37,9 +45,9 @@ from fedhpo_gym.tasks import Task
 
 
 @validate_call
-def tell(found: "Estimate") -> None:
+def tell(cost: "Estimate") -> None:
     """Write what a build will cost, one line, above its progress bar."""
-    tqdm.write(str(found), file=sys.stderr)
+    tqdm.write(str(cost), file=sys.stderr)
 
 
 @validate_call
@@ -122,35 +130,42 @@ def _build(
         )
         announce(estimate(design, todo, workers, where[0]))
         compute_units(design, todo, parts, workers, *where)
-    known = {one: _made_by(one) for one in target.glob(f"{design.task.table_name}.*.json")}
+    commands = {
+        path: _recorded_command(path) for path in target.glob(f"{design.task.table_name}.*.json")
+    }
     card = design.consolidate(parts, target)
-    (old, size), (new, now) = known.get(card, ("", 0)), _made_by(card)
-    if old and (old != new or size > now):
-        words = old.replace(SIZE, f"--sample {size}")
-        tqdm.write(f"Replaced what `{words}` made; the same makes it again", file=sys.stderr)
+    (old_command, old_size), (new_command, new_size) = (
+        commands.get(card, ("", 0)),
+        _recorded_command(card),
+    )
+    if old_command and (old_command != new_command or old_size > new_size):
+        printed_command = old_command.replace(SIZE, f"--sample {old_size}")
+        tqdm.write(
+            f"Replaced what `{printed_command}` made; the same makes it again", file=sys.stderr
+        )
     return card
 
 
 SIZE = "--sample N"
 
 
-def _made_by(card: Path) -> tuple[str, int]:
+def _recorded_command(card: Path) -> tuple[str, int]:
     """Return the command on a card, but for the size of a sample, and the size."""
     try:
         command = str(read_json(card)["build_command"])
     except (FedHPOError, KeyError, TypeError):
         return "", 0
-    found = re.search(r"--sample (\d+)", command)
-    return (command.replace(found[0], SIZE), int(found[1])) if found else (command, 0)
+    match = re.search(r"--sample (\d+)", command)
+    return (command.replace(match[0], SIZE), int(match[1])) if match else (command, 0)
 
 
 def merge_parts(design: Design[U], source: Path, parts: Path) -> None:
     """Copy the units that are not there yet; each is read before, and appears whole."""
     candidates = (source / "parts" / parts.name, source / parts.name, source)
-    known = [folder for folder in candidates if folder.name == parts.name and folder.is_dir()]
+    folders = [folder for folder in candidates if folder.name == parts.name and folder.is_dir()]
     units = [
         (folder, name, courses)
-        for folder in known
+        for folder in folders
         for name, courses in design.stored(folder).items()
     ]
     if not units:
@@ -206,7 +221,7 @@ class Estimate:
         two_digits = f"{float(f'{hours:.2g}'):,.0f}" if hours >= 10 else f"{hours:.2g}"
         return (
             f"{self.name}: {self.courses:,} courses, {self.rounds:,} rounds, about "
-            f"{two_digits} core-hours, {_duration(self.hours)} with "
+            f"{two_digits} core-hours, {_format_duration(self.hours)} with "
             f"{self.workers} worker{plural}"
         )
 
@@ -217,9 +232,11 @@ def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -
     # Models are evaluated with every round or rarely; a round that is not evaluated is the rule.
     often = len(task.evaluated_rounds) == task.max_round
     begin, seconds, trained = time.perf_counter(), 0.0, 0
-    shares = _spread(min(len(units), ESTIMATED_UNITS))
+    shares = _spread_evenly(min(len(units), ESTIMATED_UNITS))
     for count, share in enumerate([shares[0], *shares]):
-        courses = _some(design.courses(units[int(share * len(units))]), task.num_parameters, share)
+        courses = _slice_courses(
+            design.courses(units[int(share * len(units))]), task.num_parameters, share
+        )
         batch = make_batch(task, courses, device, design.horizon)
         start = time.perf_counter()
         batch.advance(1, evaluated=[1] if often else [])
@@ -235,20 +252,20 @@ def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -
     return Estimate(task.table_name, courses_left, rounds, core_hours, min(workers, len(units)))
 
 
-def _spread(count: int) -> list[float]:
+def _spread_evenly(count: int) -> list[float]:
     """Return numbers in [0, 1), the middle first, of which any first few are evenly spread."""
     golden = (math.sqrt(5.0) - 1.0) / 2.0
     return [(0.5 + i * golden) % 1.0 for i in range(count)]
 
 
-def _some(courses: Sequence[Course], parameters: int, share: float) -> Sequence[Course]:
+def _slice_courses(courses: Sequence[Course], parameters: int, share: float) -> Sequence[Course]:
     """Return courses that have no more parameters than a unit should have; `share` says where."""
     count = min(max(UNIT_NUMBERS // parameters, 1), len(courses))
     first = int(share * (len(courses) - count + 1))
     return courses[first : first + count]
 
 
-def _duration(hours: float) -> str:
+def _format_duration(hours: float) -> str:
     for name, length in (("days", 24.0), ("hours", 1.0), ("minutes", 1 / 60)):
         if hours >= length:
             return f"{hours / length:.1f} {name}"
@@ -270,7 +287,7 @@ def compute_units(
 ) -> None:
     """Compute and store units one by one; those that other builds compute are waited for."""
     if address is not None:
-        _on_cluster(design, units, folder, device, address)
+        _compute_on_cluster(design, units, folder, device, address)
         return
     job = (work or UnitWork)(design, folder, device, try_laws(design.task, device))
     crew = WorkerPool[U](workers, job)
@@ -285,17 +302,17 @@ def compute_units(
                 time.sleep(WAIT_S)
 
 
-def _on_cluster(
+def _compute_on_cluster(
     design: Design[U], units: Sequence[U], folder: Path, device: str, address: str
 ) -> None:
     work = UnitWork(design, folder.resolve(), device)
     while units:
         with tqdm(total=len(units), unit="unit", desc=design.task.table_name) as bar:
             done = []
-            for one in run_on_cluster(work, units, address):
-                if one.error is not None:
-                    raise one.error
-                done.append(one.result)
+            for outcome in run_on_cluster(work, units, address):
+                if outcome.error is not None:
+                    raise outcome.error
+                done.append(outcome.result)
                 bar.update()
         units = design.missing(folder)
         if units and not any(done):
@@ -327,8 +344,8 @@ def try_laws(task: Task, device: str) -> str:
     """Try whether a course of a task has the same bits in any company here; seconds, once."""
     if device != "cpu":
         return ""
-    found = [require_equal_bits(get_model(name), task.precision) for name in task.models]
-    return "; ".join(dict.fromkeys(found))
+    verdicts = [require_equal_bits(get_model(name), task.precision) for name in task.models]
+    return "; ".join(dict.fromkeys(verdicts))
 
 
 def compute_unit(
@@ -358,7 +375,7 @@ CLAIMS = "claims"
 @contextmanager
 def claim(folder: Path, positions: Sequence[int]) -> Iterator[bool]:
     """Lock a byte per position for the body; give whether all are this process's."""
-    descriptor = _open(folder / CLAIMS)
+    descriptor = _open_claims(folder / CLAIMS)
     held: list[int] = []
     try:
         yield all(_lock(descriptor, position, held) for position in positions)
@@ -379,6 +396,6 @@ def _lock(descriptor: int, position: int, held: list[int]) -> bool:
 
 
 @cache
-def _open(path: Path) -> int:
+def _open_claims(path: Path) -> int:
     # Never closed: closing any descriptor of the file would give all claims of the process back.
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

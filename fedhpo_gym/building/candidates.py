@@ -1,4 +1,12 @@
-"""The models a surrogate is chosen from."""
+"""The models a surrogate is chosen from.
+
+A `Candidate` fits `PreparedRows` (`building/surrogate_data.py`), and returns one regressor per
+variant; `CANDIDATES` names the four that `building/surrogate_fit.py` compares. They are a random
+forest as FedHPO-Bench fits it, a smaller one, a Gaussian process (`fit_process`), and a network
+with a head per seed (`train_network`). Every regressor predicts the coefficients of a curve, from
+which `stored/surrogate_curves.py` computes the curve. Only NumPy is needed, and scikit-learn for
+the forests.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -50,21 +58,23 @@ def fit_process(
     order = stream(0, "gaussian_process").permutation(len(rows.inputs))
     targets = rows.coefficients.astype(np.float64)
     inputs = rows.inputs.astype(np.float64)
-    few = np.sort(order[:LIKELY_ROWS])
+    likelihood_rows = np.sort(order[:LIKELY_ROWS])
     replaced = COUNTS if products else ()
-    seen = np.array(
+    is_visible = np.array(
         [products if is_product(n) else n not in replaced for n in rows.names], np.bool_
     )
-    most = np.full(len(seen), STRETCHES[1])
+    most = np.full(len(is_visible), STRETCHES[1])
     if seeds_alike:
         most[-rows.seeds :] = ALIKE
-    stretch = np.zeros(len(seen))
-    stretch[seen], noise = likely_kernel(inputs[few][:, seen], targets[few], most[seen])
-    chosen = np.sort(order[:POINTS])
+    stretch = np.zeros(len(is_visible))
+    stretch[is_visible], noise = likely_kernel(
+        inputs[likelihood_rows][:, is_visible], targets[likelihood_rows], most[is_visible]
+    )
+    point_rows = np.sort(order[:POINTS])
     stretch = stretch.astype(np.float32).astype(np.float64)
-    points = (inputs[chosen] * stretch).astype(np.float32)
+    points = (inputs[point_rows] * stretch).astype(np.float32)
     gram = matern(points.astype(np.float64), points.astype(np.float64))
-    weights = np.linalg.solve(gram + noise * np.eye(len(points)), targets[chosen])
+    weights = np.linalg.solve(gram + noise * np.eye(len(points)), targets[point_rows])
     return ExactKernel(
         {
             "stretch": stretch.astype(np.float32),
@@ -140,7 +150,7 @@ def train_network(
     basis = rows.basis.reshape(len(rows.basis), -1)
     unit = np.float32(math.sqrt(rows.basis.shape[1]))  # coefficients grow with the knots
     plain, seed = rows.inputs[:, : -rows.seeds], rows.inputs[:, -rows.seeds :]
-    parameters = _initial((plain.shape[1], *widths), rows.seeds, len(basis), rng)
+    parameters = _initial_parameters((plain.shape[1], *widths), rows.seeds, len(basis), rng)
     moments = [(np.zeros_like(p), np.zeros_like(p)) for p in parameters]
     order = np.arange(len(plain))
     position = len(plain)
@@ -148,26 +158,26 @@ def train_network(
         if position + batch > len(plain):
             rng.shuffle(order)
             position = 0
-        chosen = order[position : position + batch]
+        batch_rows = order[position : position + batch]
         position += batch
-        gradients = _gradients(
+        gradients = _loss_gradients(
             parameters,
-            plain[chosen],
-            seed[chosen],
-            (rows.curves[chosen], rows.known[chosen]),
+            plain[batch_rows],
+            seed[batch_rows],
+            (rows.curves[batch_rows], rows.known[batch_rows]),
             basis * unit,
         )
         rate = NETWORK_RATE * min(1.0, step / WARM_UP)
         rate *= 0.5 * (1.0 + math.cos(math.pi * step / steps))
-        _adam(parameters, gradients, moments, rate, step)
-    *layers, shared, own, bias = parameters
-    names = [f"{part}_{i}" for i in range(len(widths)) for part in ("weight", "bias")]
+        _adam_step(parameters, gradients, moments, rate, step)
+    *layers, shared, seed_heads, bias = parameters
+    names = [f"{kind}_{i}" for i in range(len(widths)) for kind in ("weight", "bias")]
     stored = dict(zip(names, layers, strict=True))
-    stored |= {"heads": (shared + own) * unit, "head_bias": bias * unit}
+    stored |= {"heads": (shared + seed_heads) * unit, "head_bias": bias * unit}
     return MultiHeadNetwork({name: value.astype(np.float16) for name, value in stored.items()})
 
 
-def _initial(
+def _initial_parameters(
     sizes: tuple[int, ...], seeds: int, outputs: int, rng: np.random.Generator
 ) -> list[Singles]:
     parameters: list[Singles] = []
@@ -181,33 +191,35 @@ def _initial(
     return parameters
 
 
-def _gradients(
+def _loss_gradients(
     parameters: list[Singles],
     rows: Singles,
     seed: Singles,
-    wanted: tuple[Singles, Bools],
+    targets: tuple[Singles, Bools],
     basis: Singles,
 ) -> list[Singles]:
-    *layers, shared, own, bias = parameters
+    *layers, shared, seed_heads, bias = parameters
     hidden = [rows]
     for weight, offset in zip(layers[::2], layers[1::2], strict=True):
         hidden.append(np.maximum(hidden[-1] @ weight + offset, 0.0))
-    heads = shared + own
-    found: Singles = seed @ bias
-    where = [np.flatnonzero(column) for column in seed.T]
-    for head, mine in zip(heads, where, strict=True):
-        found[mine] += hidden[-1][mine] @ head
-    curves, known = wanted
-    clipped: Singles = np.clip(found @ basis - curves, -CLIP, CLIP)
-    clipped *= known  # what was filled in is no data
+    heads = shared + seed_heads
+    outputs: Singles = seed @ bias
+    rows_by_seed = [np.flatnonzero(column) for column in seed.T]
+    for head, seed_rows in zip(heads, rows_by_seed, strict=True):
+        outputs[seed_rows] += hidden[-1][seed_rows] @ head
+    curves, is_known = targets
+    clipped: Singles = np.clip(outputs @ basis - curves, -CLIP, CLIP)
+    clipped *= is_known  # what was filled in is no data
     slope: Singles = clipped @ basis.T
     slope /= len(rows)
-    of_heads: Singles = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
+    of_heads: Singles = np.stack(
+        [hidden[-1][seed_rows].T @ slope[seed_rows] for seed_rows in rows_by_seed]
+    )
     shared_slope: Singles = of_heads.sum(axis=0, keepdims=True)
     gradients: list[Singles] = [shared_slope, of_heads, seed.T @ slope]
     delta = np.empty_like(hidden[-1])
-    for head, mine in zip(heads, where, strict=True):
-        delta[mine] = slope[mine] @ head.T
+    for head, seed_rows in zip(heads, rows_by_seed, strict=True):
+        delta[seed_rows] = slope[seed_rows] @ head.T
     delta *= hidden[-1] > 0
     for layer in range(len(hidden) - 2, -1, -1):
         gradients = [hidden[layer].T @ delta, delta.sum(axis=0), *gradients]
@@ -216,7 +228,7 @@ def _gradients(
     return gradients
 
 
-def _adam(
+def _adam_step(
     parameters: list[Singles],
     gradients: list[Singles],
     moments: list[tuple[Singles, Singles]],
@@ -259,14 +271,14 @@ class Candidate:
         }
 
 
-def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
+def _fit_random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
     """Fit once, read off all variants.
 
     A tree cut at a depth is the tree grown to that depth, and ten of twenty trees are a forest of
     ten: the trees are independent and a split does not depend on what is below it.
     """
     settings = {"n_estimators": max(FOREST_TREES), "max_depth": max(FOREST_DEPTHS)}
-    ensemble = _random_forest(**settings)
+    ensemble = _make_random_forest(**settings)
     ensemble.fit(rows.inputs, rows.coefficients)
     return {
         f"n_estimators={count}, max_depth={depth}": forest_of(ensemble, count, depth)
@@ -275,26 +287,26 @@ def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
     }
 
 
-def _compact_forest(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    ensemble = _random_forest(**COMPACT)
+def _fit_compact_forest(rows: PreparedRows) -> dict[str, CurveRegressor]:
+    ensemble = _make_random_forest(**COMPACT)
     return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients), dtype=np.float16)}
 
 
-def _gaussian_process(rows: PreparedRows) -> dict[str, CurveRegressor]:
+def _fit_gaussian_processes(rows: PreparedRows) -> dict[str, CurveRegressor]:
     """Fit it four ways: seeing products of hyperparameters or not, with seeds alike or not."""
     variants = [("", False)]
     if any(map(is_product, rows.names)):
         variants.append(("products", True))
     return {
-        ", ".join(filter(None, (words, alike))): fit_process(
+        ", ".join(filter(None, (label, alike))): fit_process(
             rows, products=products, seeds_alike=bool(alike)
         )
-        for words, products in variants
+        for label, products in variants
         for alike in ("", "seeds alike")
     }
 
 
-def _network(rows: PreparedRows) -> dict[str, CurveRegressor]:
+def _fit_network(rows: PreparedRows) -> dict[str, CurveRegressor]:
     batch = min(NETWORK_BATCH, len(rows.inputs))
     steps = max(NETWORK_EPOCHS * (len(rows.inputs) // batch), FEWEST_STEPS)
     return {"": train_network(rows, steps=steps, batch=batch)}
@@ -307,9 +319,11 @@ CANDIDATES: Mapping[str, Candidate] = {
             "random_forest",
             "forest",
             {"n_estimators": list(FOREST_TREES), "max_depth": list(FOREST_DEPTHS)},
-            _random_forests,
+            _fit_random_forests,
         ),
-        Candidate("compact_forest", "forest", {**COMPACT, "stored": "float16"}, _compact_forest),
+        Candidate(
+            "compact_forest", "forest", {**COMPACT, "stored": "float16"}, _fit_compact_forest
+        ),
         Candidate(
             "gaussian_process",
             "exact_kernel",
@@ -318,7 +332,7 @@ CANDIDATES: Mapping[str, Candidate] = {
                 "points": f"at most {POINTS}",
                 "stretch": f"of high marginal likelihood on at most {LIKELY_ROWS} rows",
             },
-            _gaussian_process,
+            _fit_gaussian_processes,
         ),
         Candidate(
             "network",
@@ -331,7 +345,7 @@ CANDIDATES: Mapping[str, Candidate] = {
                 ),
                 "stored": "float16",
             },
-            _network,
+            _fit_network,
         ),
     )
 }
@@ -345,31 +359,34 @@ def forest_of(
 ) -> Forest:
     """Return the first trees of a fitted scikit-learn ensemble, cut at a depth."""
     trees = [fitted.tree_ for fitted in ensemble.estimators_[:count]]
-    return Forest.from_nodes([_nodes(tree, depth) for tree in trees], dtype)
+    return Forest.from_nodes([_forest_nodes(tree, depth) for tree in trees], dtype)
 
 
-def _nodes(tree: Any, depth: int | None) -> dict[str, NDArray[Any]]:
-    left, right = tree.children_left.astype(np.int64), tree.children_right.astype(np.int64)
-    kept, level = [], np.zeros(1, dtype=np.int64)
+def _forest_nodes(tree: Any, depth: int | None) -> dict[str, NDArray[Any]]:
+    left_child, right_child = (
+        tree.children_left.astype(np.int64),
+        tree.children_right.astype(np.int64),
+    )
+    levels, level = [], np.zeros(1, dtype=np.int64)
     while len(level):
-        kept.append(level)
-        if len(kept) - 1 == depth:
-            left[level] = right[level] = -1
-        inner = level[left[level] >= 0]
-        level = np.stack([left[inner], right[inner]], axis=1).ravel()
-    order = np.sort(np.concatenate(kept))
-    number = np.full(tree.node_count + 1, -1)  # the last entry keeps -1, "no child", as it is
-    number[order] = np.arange(len(order))
+        levels.append(level)
+        if len(levels) - 1 == depth:
+            left_child[level] = right_child[level] = -1
+        inner = level[left_child[level] >= 0]
+        level = np.stack([left_child[inner], right_child[inner]], axis=1).ravel()
+    order = np.sort(np.concatenate(levels))
+    new_index = np.full(tree.node_count + 1, -1)  # the last entry keeps -1, "no child", as it is
+    new_index[order] = np.arange(len(order))
     return {
         "feature": tree.feature[order],
         "threshold": tree.threshold[order],
-        "left": number[left[order]],
-        "right": number[right[order]],
+        "left": new_index[left_child[order]],
+        "right": new_index[right_child[order]],
         "value": tree.value[order, :, 0],
     }
 
 
-def _random_forest(**settings: int) -> Any:
+def _make_random_forest(**settings: int) -> Any:
     with require_optional("fitting a surrogate", "scikit-learn", "surrogate", "sklearn"):
         from sklearn.ensemble import RandomForestRegressor
     return RandomForestRegressor(random_state=0, **settings)

@@ -68,9 +68,9 @@ class QueuedSample(CheckedFields):
         """Yield the designs of the problems, in their order."""
         if not self.ids:
             raise InvalidArgumentError("`ids` must name at least one problem, got none")
-        for one in self.ids:
+        for env_id in self.ids:
             yield SampleDesign(
-                self._variant(get_task(one)),
+                self._variant(get_task(env_id)),
                 self.configurations,
                 self.rounds,
                 self.rates,
@@ -80,8 +80,8 @@ class QueuedSample(CheckedFields):
 
     def _variant(self, task: Task) -> Task:
         options = {"algorithm": self.algorithm, "precision": self.precision}
-        chosen = {name: value for name, value in options.items() if value is not None}
-        return task.variant(**chosen).fix(self.settings).tune(self.tune)
+        overrides = {name: value for name, value in options.items() if value is not None}
+        return task.variant(**overrides).fix(self.settings).tune(self.tune)
 
 
 @validate_call
@@ -244,7 +244,7 @@ def store_queue(
         raise InvalidArgumentError(f"`--fewest` must be at least 1, got {fewest}")
     for where, option in ((target, "`--store`"), (arrays, "`--arrays`")):
         require_writable(where, option)
-    chosen: dict[str, SampleDesign] = {}
+    latest: dict[str, SampleDesign] = {}
     for design in designs:
         if not progress_of(design, folder).trained:  # its data need not be here
             continue
@@ -252,8 +252,12 @@ def store_queue(
         if parts.is_dir():
             set_damaged_aside(design, parts)
         if len(design.done(parts)) >= min(design.size, design.courses_of(fewest)):
-            chosen[design.task.table_name] = design
-    new = {n: one for n, one in chosen.items() if one.finished(parts_of(one, folder))}
+            latest[design.task.table_name] = design
+    new = {
+        n: candidate
+        for n, candidate in latest.items()
+        if candidate.finished(parts_of(candidate, folder))
+    }
     if not new:
         tell(
             f"no sample has new courses and {fewest} configurations; see `--status` and `--fewest`"
@@ -261,14 +265,21 @@ def store_queue(
     for name, design in new.items():
         parts = parts_of(design, folder)
         card = target / f"{name}{SUFFIX}.json"
-        there = Sample(card) if card.exists() else None
+        stored_sample = Sample(card) if card.exists() else None
         trained = len(design.done(parts))
         # Of drawn rates and seeds a pool has one each; a surrogate may still be fitted again.
-        drawn = there is not None and not there.crossed and not has_surrogate(name)
-        if not (there is None or drawn or design.extends(there) or len(there) <= trained):
+        is_replaceable = (
+            stored_sample is not None and not stored_sample.crossed and not has_surrogate(name)
+        )
+        if not (
+            stored_sample is None
+            or is_replaceable
+            or design.extends(stored_sample)
+            or len(stored_sample) <= trained
+        ):
             tell(
-                f"{card} stays: it has {len(there)} courses of another plan, and this {trained}; "
-                "train more, or delete it"
+                f"{card} stays: it has {len(stored_sample)} courses of another plan, and this "
+                f"{trained}; train more, or delete it"
             )
             continue
         design.consolidate(parts, target)
@@ -278,11 +289,11 @@ def store_queue(
 
 def _move_arrays(card: Path, arrays: Path) -> None:
     """Move the arrays of a card to a folder, and remove those that the card named before."""
-    made = read_json(card)["arrays"]
+    file_name = read_json(card)["arrays"]
     if arrays != card.parent:
-        shutil.move(card.parent / made, arrays / made)
+        shutil.move(card.parent / file_name, arrays / file_name)
     second = second_folder() if card.parent.resolve() == EMBEDDED_FOLDER else None
-    for place in filter(None, (arrays, card.parent, second)):
-        for former in place.glob(f"{card.stem}.*.npz"):
-            if former.resolve() != (arrays / made).resolve():
+    for directory in filter(None, (arrays, card.parent, second)):
+        for former in directory.glob(f"{card.stem}.*.npz"):
+            if former.resolve() != (arrays / file_name).resolve():
                 former.unlink()

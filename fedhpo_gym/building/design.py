@@ -1,4 +1,12 @@
-"""What a build computes: a design lists courses in units, and stores what became of them."""
+"""What a build computes: a design lists courses in units, and stores what became of them.
+
+`Design` is the interface that `building/build.py` works with; `GridDesign` is that of a table, and
+`building/sample.py` has that of a sample. A unit is an `.npz` file of the metrics of its courses,
+with a digest (`write_unit`, `read_unit`), in a folder whose name has the digest of the plan: units
+of another engine or data set are never mixed in. `consolidate` encodes the curves of all units
+(`encode_curves`) and writes one archive. `write_with_health` adds the figures of
+`stored/health.py`, and replaces a former archive only when everything is there.
+"""
 
 import datetime
 import hashlib
@@ -179,7 +187,7 @@ def read_unit(
     try:
         with path.open("rb") as handle:
             arrays = read_npz(handle, f"what is in {path}")
-        _check(name, arrays, shapes, rounds)
+        _check_unit(name, arrays, shapes, rounds)
     except TooLargeError:
         raise
     except (OSError, ValueError) as error:
@@ -198,16 +206,16 @@ def _digest(name: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _check(
+def _check_unit(
     name: str,
     arrays: Mapping[str, NDArray[Any]],
     shapes: Mapping[str, tuple[int, ...]],
     rounds: tuple[int, ...],
 ) -> None:
     """Compare what is in a file with what must be there."""
-    found = {key: array.shape for key, array in arrays.items() if key != DIGEST}
-    if found != shapes:
-        raise ValueError(f"it holds arrays of the shapes {found}, expected {shapes}")
+    stored_shapes = {key: array.shape for key, array in arrays.items() if key != DIGEST}
+    if stored_shapes != shapes:
+        raise ValueError(f"it holds arrays of the shapes {stored_shapes}, expected {shapes}")
     if str(arrays.get(DIGEST, "")) != _digest(name, arrays):
         raise ValueError(f"its digest is not that of the results of unit {name!r}")
     kinds = "".join(arrays[key].dtype.kind for key in ARRAYS)
@@ -277,19 +285,19 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
 
 def versions(*names: str) -> dict[str, str]:
     """Return the versions of those distributions that are installed."""
-    return {name: found for name in names if (found := version_of(name))}
+    return {name: release for name in names if (release := version_of(name))}
 
 
 def this_machine(device: str, verdict: str = "") -> str:
     """Return in words what computes here, and what was found when its laws were tried."""
     here = rounding_platform()
     parts = (here.get(name) for name in ("machine", "processor", "vectors", "settings"))
-    words = ", ".join(filter(None, (*parts, verdict)))
+    description = ", ".join(filter(None, (*parts, verdict)))
     if device == "cpu":
-        return words
+        return description
     from fedhpo_gym.fl.torch_trainer import device_name
 
-    return f"{words}, torch {version_of('torch')} on {device_name(device)}"
+    return f"{description}, torch {version_of('torch')} on {device_name(device)}"
 
 
 @dataclass(frozen=True)
@@ -303,8 +311,8 @@ class GridUnit:
     @property
     def name(self) -> str:
         """File stem of the unit's results: its seed, and the values that its courses share."""
-        words = (f"{name.removesuffix('_size')}{value}" for name, value in self.fixed)
-        return "-".join([f"seed{self.seed}", *words])
+        labels = (f"{name.removesuffix('_size')}{value}" for name, value in self.fixed)
+        return "-".join([f"seed{self.seed}", *labels])
 
 
 class GridDesign(Design[GridUnit]):
@@ -334,8 +342,8 @@ class GridDesign(Design[GridUnit]):
         cut = set(shared_axes(self.task))
         rates = len(self.task.fidelity_space["client_sample_rate"].grid)
         for name in reversed(self.space.names):
-            left = math.prod(len(d.grid) for d in self.space.dimensions if d.name not in cut)
-            if left * rates * self.task.num_parameters <= UNIT_NUMBERS:
+            cells = math.prod(len(d.grid) for d in self.space.dimensions if d.name not in cut)
+            if cells * rates * self.task.num_parameters <= UNIT_NUMBERS:
                 break
             cut.add(name)
         return [name for name in self.space.names if name in cut]
@@ -387,7 +395,7 @@ class GridDesign(Design[GridUnit]):
             self._fill(arrays, unit, stored, samples[self.task.seeds.index(unit.seed)])
             hardware.add(str(stored["hardware"]))
         card = self._card(samples, arrays, hardware)
-        return write_with_health(folder, lambda part: write_table(part, card, arrays))
+        return write_with_health(folder, lambda part_folder: write_table(part_folder, card, arrays))
 
     def _empty_arrays(self, samples: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         stored = self.task.stored_fidelity_space()
@@ -454,7 +462,7 @@ def write_with_health(
         beside: called with the digest of the card; others are replaced in the body that it opens.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
-        card = write_health(write(Path(part)))
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part_folder:
+        card = write_health(write(Path(part_folder)))
         with beside(read_json(card)[archive.DIGEST_ENTRY]):
             return archive.move_archive(card, folder)

@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, write_results
+from fedhpo_gym.building.results import PSEUDO, UNMEASURED, ImportedCourse, Results, write_results
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import (
@@ -100,21 +100,21 @@ def find_archives(path: Path) -> list[Archive]:
         DamagedDataError: the zip file is damaged.
     """
     if path.suffix == ".zip":
-        with _reading(path), zipfile.ZipFile(path) as opened:
+        with _naming_damage(path), zipfile.ZipFile(path) as opened:
             names = opened.namelist()
         for name in names:
             if ".." in PurePosixPath(name).parts or name.startswith("/") or "\\" in name:
                 raise InvalidArgumentError(
                     f"`path` must hold files below one folder, got the member {name!r:.200}"
                 )
-        found = [(path, name, PurePosixPath(name).parts) for name in names]
+        candidates = [(path, name, PurePosixPath(name).parts) for name in names]
     else:
         files = sorted(path.rglob(FILE)) if path.is_dir() else [path]
-        files = [one for one in files if one.is_file()]  # a pipe would be waited for
-        found = [(one, "", one.resolve().parts) for one in files]
+        files = [file for file in files if file.is_file()]  # a pipe would be waited for
+        candidates = [(file, "", file.resolve().parts) for file in files]
     tables = [
-        Archive(one, member, (parts[-4], parts[-3], parts[-2]))
-        for one, member, parts in found
+        Archive(file, member, (parts[-4], parts[-3], parts[-2]))
+        for file, member, parts in candidates
         if len(parts) > 3 and parts[-1] == FILE
     ]
     if not tables:
@@ -134,10 +134,10 @@ def import_archive(archive: Archive, folder: Path | None = None) -> Path:
         DamagedDataError: it is cut off, or a row is not as they are written.
         InvalidArgumentError: a column, a value or a seed is not one of the problem's.
     """
-    return write_results(read_archive(archive), folder)
+    return write_results(read_bench_archive(archive), folder)
 
 
-def read_archive(archive: Archive) -> Results:
+def read_bench_archive(archive: Archive) -> Results:
     """Return what a table of theirs holds; its rows are read when its courses are."""
     model, data, algorithm = archive.place
     where = f"{model}/{data.partition('@')[0]}"
@@ -153,11 +153,11 @@ def read_archive(archive: Archive) -> Results:
     if task.algorithm == "nbafl":
         lacks["privacy"] = "FedHPO-Bench's table does not say with which epsilon it was made"
     samples = dict.fromkeys(task.seeds, np.full((1, len(SPLITS)), PSEUDO, np.int64))
-    said: dict[str, Any] = {IMPORTED: {"from": "/".join(archive.place), "file": FILE}}
-    said["known_defects"] = list(defects(task))
-    courses = _courses(archive, task, every, lacks, said)
+    card_entries: dict[str, Any] = {IMPORTED: {"from": "/".join(archive.place), "file": FILE}}
+    card_entries["known_defects"] = list(defects(task))
+    courses = _read_courses(archive, task, every, lacks, card_entries)
     fewest = PATIENCE.get(task.name, 100) + 1
-    return Results(task, task.space.names, courses, rounds, samples, fewest, lacks, said)
+    return Results(task, task.space.names, courses, rounds, samples, fewest, lacks, card_entries)
 
 
 def defects(task: Task) -> Iterator[str]:
@@ -180,7 +180,7 @@ def defects(task: Task) -> Iterator[str]:
 
 
 @contextmanager
-def _reading(what: object) -> Iterator[None]:
+def _naming_damage(what: object) -> Iterator[None]:
     """Say which file is damaged."""
     try:
         yield
@@ -199,9 +199,9 @@ def _reading(what: object) -> Iterator[None]:
         ) from error
 
 
-def _rows(archive: Archive, said: dict[str, Any]) -> Iterator[tuple[int, str]]:
+def _read_rows(archive: Archive, card_entries: dict[str, Any]) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of every row, the head first; hashes the file."""
-    with _reading(archive), archive.path.open("rb") as file:
+    with _naming_damage(archive), archive.path.open("rb") as file:
         raw: Any = file
         size = archive.path.stat().st_size
         if archive.member:
@@ -210,19 +210,21 @@ def _rows(archive: Archive, said: dict[str, Any]) -> Iterator[tuple[int, str]]:
             raw = opened.open(archive.member)
         length = 0
         with gzip.open(raw, "rt", encoding="utf-8", newline="\n") as lines:
-            for number in range(MOST_ROWS):
-                row = _row(lines)
+            for row_number in range(MOST_ROWS):
+                row = _read_row(lines)
                 length += len(row)
                 require_growth(length, size, archive)
                 if not row:
                     raw.seek(0)
-                    said[IMPORTED]["sha256"] = hashlib.file_digest(raw, "sha256").hexdigest()
+                    card_entries[IMPORTED]["sha256"] = hashlib.file_digest(
+                        raw, "sha256"
+                    ).hexdigest()
                     return
-                yield number, row
+                yield row_number, row
         raise TooLargeError(f"{archive} has more than {MOST_ROWS:,} rows")
 
 
-def _row(lines: IO[str]) -> str:
+def _read_row(lines: IO[str]) -> str:
     """Return a row, whose result may hold line ends within its quotation marks."""
     row = lines.readline(LONGEST_ROW)
     while row.count('"') % 2 and len(row) < LONGEST_ROW and (more := lines.readline(LONGEST_ROW)):
@@ -244,52 +246,53 @@ def read_result(text: str) -> dict[str, list[float]]:
     Raises:
         ValueError: it is no dictionary of lists, or a list of metrics holds no numbers.
     """
-    text, found = text.strip(), {}
-    seen, at, comma = set(), 1, ", "
+    text, lists = text.strip(), {}
+    keys, at, comma = set(), 1, ", "
     while comma == ", ":
         entry = _ENTRY.match(text, at) if text[:1] == "{" else None
-        if entry is None or entry[1] in seen:
+        if entry is None or entry[1] in keys:
             raise ValueError(f"a result is no dictionary of lists: {text[at : at + 60]!r}")
         key, inner, comma = entry.groups()
-        seen.add(key)
+        keys.add(key)
         at = entry.end()
         if key in _MEASURED:
             inner = inner.replace("np.float64(", "").replace(")", "")
             if not _NUMBERS.fullmatch(inner):
                 raise ValueError(f"{key!r} holds other things than numbers: {inner[:60]!r}")
-            found[key] = [float(word) for word in inner[1:-1].split(",")] if len(inner) > 2 else []
-    return found
+            lists[key] = [float(word) for word in inner[1:-1].split(",")] if len(inner) > 2 else []
+    return lists
 
 
 _MEASURED = {f"{s}_{key}": (i, j) for i, s in enumerate(SPLITS) for j, key in enumerate(KEYS)}
 VAL: Final = "val_avg_loss"
 
 
-def _courses(
-    archive: Archive, task: Task, every: int, lacks: dict[str, str], said: dict[str, Any]
-) -> Iterator[Course]:
+def _read_courses(
+    archive: Archive, task: Task, every: int, lacks: dict[str, str], card_entries: dict[str, Any]
+) -> Iterator[ImportedCourse]:
     """Yield the courses of all rows that have a result."""
-    rows = _rows(archive, said)
-    with _reading(archive):
+    rows = _read_rows(archive, card_entries)
+    with _naming_damage(archive):
         _, head = next(rows, (0, ""))
-        columns = _columns(head, task)
-        most, empty, known = task.max_round // every, 0, None
+        columns = _translate_columns(head, task)
+        most, empty, expected_keys = task.max_round // every, 0, None
         fixed: dict[str, float] = {}
-        for number, row in rows:
-            cells, metrics, measured = _parsed(number, row, len(columns))
+        for row_number, row in rows:
+            cells, metrics, measured = _parse_row(row_number, row, len(columns))
             if metrics is None:
                 empty += 1
                 continue
-            if known not in (None, measured) or len(metrics) > most:
+            if expected_keys not in (None, measured) or len(metrics) > most:
                 raise ValueError(
-                    f"row {number} has {len(metrics)} evaluations, at most {most} in "
+                    f"row {row_number} has {len(metrics)} evaluations, at most {most} in "
                     f"{task.max_round} rounds, of {sorted(measured)}, as all rows must"
                 )
-            known = measured
+            expected_keys = measured
             values = dict(zip(columns, cells, strict=True))
             if values[SEED] not in task.seeds:
                 raise InvalidArgumentError(
-                    f"`path` must hold seeds among {task.seeds}, got {values[SEED]} in row {number}"
+                    f"`path` must hold seeds among {task.seeds}, got {values[SEED]} in row "
+                    f"{row_number}"
                 )
             for name in columns:
                 if (
@@ -300,65 +303,69 @@ def _courses(
                         f"`path` must be a table of {task.id}, which does not search {name!r}, but "
                         f"{archive} does"
                     )
-            yield Course(
-                _configuration(task, values),
+            yield ImportedCourse(
+                _to_configuration(task, values),
                 values[RATE],
                 int(values[SEED]),
                 every * np.arange(1, len(metrics) + 1),
                 metrics[:, None],
             )
         for key, (split, metric) in _MEASURED.items():
-            if known is not None and key not in known:
+            if expected_keys is not None and key not in expected_keys:
                 lacks[f"{SPLITS[split]}_{METRICS[metric]}"] = (
                     f"{archive.member or FILE} lacks {key!r}"
                 )
-        said[IMPORTED] |= {"fixed": fixed, "rows_without_result": empty}
+        card_entries[IMPORTED] |= {"fixed": fixed, "rows_without_result": empty}
 
 
-def _columns(head: str, task: Task) -> list[str]:
+def _translate_columns(head: str, task: Task) -> list[str]:
     """Return our names of the columns but the last, and check that all are there once."""
     names = head.strip().split(",")
-    known = {**COLUMNS, RATE: RATE, SEED: SEED}
+    our_names = {**COLUMNS, RATE: RATE, SEED: SEED}
     if names[-1] != RESULT or len({*names}) < len(names):
         raise ValueError(f"its columns must differ, and the last be {RESULT!r}, got {names!r:.200}")
     for name in names[:-1]:
-        require_known("column of FedHPO-Bench", name, known)
-    found = [known[name] for name in names[:-1]]
-    if lacking := {*task.space.names, RATE, SEED}.difference(found):
+        require_known("column of FedHPO-Bench", name, our_names)
+    columns = [our_names[name] for name in names[:-1]]
+    if lacking := {*task.space.names, RATE, SEED}.difference(columns):
         raise InvalidArgumentError(
             f"`path` must be a table of {task.id}, whose columns are {sorted(COLUMNS)}; it lacks "
             f"{sorted(lacking)}"
         )
-    return found
+    return columns
 
 
 _CELL = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 
 
-def _parsed(number: int, row: str, count: int) -> tuple[list[float], Floats | None, frozenset[str]]:
+def _parse_row(
+    row_number: int, row: str, count: int
+) -> tuple[list[float], Floats | None, frozenset[str]]:
     """Return the numbers of a row, (evaluations, splits, metrics), and what was measured."""
     parts = _ROW.fullmatch(row)
     cells = parts[1].split(",") if parts else []
     if parts is None or len(cells) != count or not all(map(_CELL.fullmatch, cells)):
-        raise ValueError(f"row {number} is no list of {count} numbers and a result: {row[:80]!r}")
+        raise ValueError(
+            f"row {row_number} is no list of {count} numbers and a result: {row[:80]!r}"
+        )
     result = {key: values for key, values in read_result(parts[2]).items() if values}
     if VAL not in result:
         return [*map(float, cells)], None, frozenset()
     evaluations = len(result[VAL])
     if short := [key for key, values in result.items() if len(values) < evaluations]:
-        raise ValueError(f"row {number} has fewer values of {short[0]!r} than of {VAL!r}")
+        raise ValueError(f"row {row_number} has fewer values of {short[0]!r} than of {VAL!r}")
     metrics = np.tile(UNMEASURED, (evaluations, len(SPLITS), 1))
     for key, values in result.items():
         metrics[:, *_MEASURED[key]] = values[:evaluations]
     return [*map(float, cells)], metrics, frozenset(result)
 
 
-def _configuration(task: Task, values: Mapping[str, float]) -> tuple[Value, ...]:
+def _to_configuration(task: Task, values: Mapping[str, float]) -> tuple[Value, ...]:
     """Return a configuration; their layers count the last one, too."""
-    found: list[Value] = []
+    configuration: list[Value] = []
     for dimension in task.space.dimensions:
         value = values[dimension.name] - (dimension.name == "model_depth")
         if dimension.kind == "int" and value != int(value):
             raise ValueError(f"{dimension.name!r} must be whole, got {value!r}")
-        found.append(int(value) if dimension.kind == "int" else value)
-    return tuple(found)
+        configuration.append(int(value) if dimension.kind == "int" else value)
+    return tuple(configuration)

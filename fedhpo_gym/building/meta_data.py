@@ -18,7 +18,7 @@ from tqdm import tqdm
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import engine_version, task_federation
 from fedhpo_gym.building.design import shared_axes, this_machine, versions
-from fedhpo_gym.building.meta_surrogate import fit
+from fedhpo_gym.building.meta_surrogate import fit_meta_surrogate
 from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import read_npz, write_archive
 from fedhpo_gym.core.checks import validate_call
@@ -71,28 +71,30 @@ def shared_configurations(space: SearchSpace) -> list[Configuration]:
     return [space.decode(2.0 * point - 1.0) for point in halton(SHARED, len(space))]
 
 
-def children(
+def breed_children(
     space: SearchSpace,
-    known: Sequence[Configuration],
+    configurations: Sequence[Configuration],
     losses: NDArray[np.float64],
     count: int,
     rng: np.random.Generator,
 ) -> list[Configuration]:
     """Return new configurations near the best of known ones, by crossover and mutation."""
-    best = np.argsort(losses, kind="stable")[: round(PARENTS * len(known))]
-    parents = np.stack([space.encode(known[place]) for place in best.tolist()]).astype(np.float64)
-    seen = {tuple(one.items()) for one in known}
-    found: list[Configuration] = []
-    while len(found) < count:
+    best = np.argsort(losses, kind="stable")[: round(PARENTS * len(configurations))]
+    parents = np.stack([space.encode(configurations[index]) for index in best.tolist()]).astype(
+        np.float64
+    )
+    keys = {tuple(configuration.items()) for configuration in configurations}
+    offspring: list[Configuration] = []
+    while len(offspring) < count:
         mother, father = parents[rng.integers(len(parents), size=2)]
         child = np.where(rng.random(len(space)) < 0.5, mother, father)
-        moved = child + STEP * rng.standard_normal(len(space))
-        child = np.clip(np.where(rng.random(len(space)) < MUTATED, moved, child), -1.0, 1.0)
-        one = space.decode(child)
-        if tuple(one.items()) not in seen:
-            seen.add(tuple(one.items()))
-            found.append(one)
-    return found
+        mutant = child + STEP * rng.standard_normal(len(space))
+        child = np.clip(np.where(rng.random(len(space)) < MUTATED, mutant, child), -1.0, 1.0)
+        configuration = space.decode(child)
+        if tuple(configuration.items()) not in keys:
+            keys.add(tuple(configuration.items()))
+            offspring.append(configuration)
+    return offspring
 
 
 @validate_call
@@ -106,34 +108,34 @@ def compute_task(meta: MetaTask) -> dict[str, NDArray[Any]]:
     task = meta.task
     space, first = pool_space(task), task.seeds[0]
     pool = shared_configurations(space)
-    values = _train(task, pool, first)
+    values = _train_pool(task, pool, first)
     for generation, count in enumerate(GENERATIONS):
         rng = stream(first, f"meta_pool {task.table_name} {meta.name}", generation)
-        more = children(space, pool, values[:, -1, -1, 0].astype(np.float64), count, rng)
-        values = np.concatenate([values, _train(task, more, first)])
+        more = breed_children(space, pool, values[:, -1, -1, 0].astype(np.float64), count, rng)
+        values = np.concatenate([values, _train_pool(task, more, first)])
         pool += more
     again = pool[::REPEATED]
     return {
-        "own": _rows(task, pool[SHARED:]),
+        "own": _to_rows(task, pool[SHARED:]),
         "values": values,
-        "repeats": np.stack([_train(task, again, seed) for seed in task.seeds[1:]]),
+        "repeats": np.stack([_train_pool(task, again, seed) for seed in task.seeds[1:]]),
         "features": meta_features(task, task_federation(task, first)),
     }
 
 
-def _rows(task: Task, pool: Sequence[Configuration]) -> NDArray[np.float64]:
+def _to_rows(task: Task, pool: Sequence[Configuration]) -> NDArray[np.float64]:
     """Return (n, d) configurations as numbers, NaN where inactive."""
     numbers, names = map(task.space.numbers, pool), task.space.names
-    return np.array([[one.get(name, np.nan) for name in names] for one in numbers])
+    return np.array([[values.get(name, np.nan) for name in names] for values in numbers])
 
 
-def _costs(task: Task, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the costs of what `_rows` returned."""
-    named = (dict(zip(task.space.names, row, strict=True)) for row in rows.tolist())
-    return costs_of(task, [task.space.from_numbers(one) for one in named])
+def _compute_costs(task: Task, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the costs of what `_to_rows` returned."""
+    settings = (dict(zip(task.space.names, row, strict=True)) for row in rows.tolist())
+    return costs_of(task, [task.space.from_numbers(values) for values in settings])
 
 
-def _train(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.float32]:
+def _train_pool(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.float32]:
     """Return (P, A, R, `MEASURED`) values of configurations under a seed."""
     rates, rounds = task.fidelity_space["client_sample_rate"].grid, task.evaluated_rounds
     axes = shared_axes(task)  # what agrees in these comes together, and trains together
@@ -142,9 +144,9 @@ def _train(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.f
     answers = make_backend("raw", task, seed=seed).evaluate_many(queries)
     objectives = [task.objectives[name] for name in MEASURED]
     values = values_of(objectives, answers, Spending(NO_PRIVACY, dict))
-    found = np.empty((len(pool), len(rates), len(rounds), len(MEASURED)), np.float32)
-    found[order] = values.reshape(found.shape)
-    return np.maximum(found, 0.0)  # a mean of ones may be rounded above 1, and an error below 0
+    results = np.empty((len(pool), len(rates), len(rounds), len(MEASURED)), np.float32)
+    results[order] = values.reshape(results.shape)
+    return np.maximum(results, 0.0)  # a mean of ones may be rounded above 1, and an error below 0
 
 
 FEATURES: Final = (
@@ -172,8 +174,8 @@ def meta_features(task: Task, federation: Federation) -> NDArray[np.float64]:
     return np.array(
         [
             *np.log([task.num_clients, task.num_classes, task.num_features, sizes.sum()]),
-            _entropy(labels),
-            _entropy(sizes / sizes.sum()),
+            _relative_entropy(labels),
+            _relative_entropy(sizes / sizes.sum()),
             np.log(sizes.min() / sizes.mean()),
             np.log(sizes.max() / sizes.mean()),
             (distance * sizes).sum() / sizes.sum(),
@@ -181,7 +183,7 @@ def meta_features(task: Task, federation: Federation) -> NDArray[np.float64]:
     )
 
 
-def _entropy(shares: NDArray[np.float64]) -> float:
+def _relative_entropy(shares: NDArray[np.float64]) -> float:
     some = shares[shares > 0]
     return float(-(some * np.log(some)).sum() / np.log(max(len(shares), 2)))
 
@@ -192,10 +194,10 @@ def compute_parts(folder: Path, spaces: Sequence[str]) -> Mapping[str, list[Path
     for space in spaces:
         require_known("search space", space, META_SPACES)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [(space, meta) for space in spaces for meta in meta_tasks(space)]
-    paths = {(s, m.name): folder / f"{s}-{m.name}.npz" for s, m in wanted}
-    missing = [one for one in wanted if not paths[one[0], one[1].name].exists()]
-    with tqdm(total=len(wanted), initial=len(wanted) - len(missing), unit="task") as bar:
+    pairs = [(space, meta) for space in spaces for meta in meta_tasks(space)]
+    paths = {(s, m.name): folder / f"{s}-{m.name}.npz" for s, m in pairs}
+    missing = [pair for pair in pairs if not paths[pair[0], pair[1].name].exists()]
+    with tqdm(total=len(pairs), initial=len(pairs) - len(missing), unit="task") as bar:
         for space, meta in missing:
             bar.set_postfix_str(f"{space} {meta.name}")
             if not paths[space, meta.name].exists():  # nor did another process compute it
@@ -204,8 +206,8 @@ def compute_parts(folder: Path, spaces: Sequence[str]) -> Mapping[str, list[Path
                 with sole_writer(folder) as is_alone:
                     with new_file(path) as file:
                         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-                    for part in leftover_files(folder, path.name) if is_alone else ():
-                        part.unlink(missing_ok=True)
+                    for leftover in leftover_files(folder, path.name) if is_alone else ():
+                        leftover.unlink(missing_ok=True)
             bar.update()
     return {s: [paths[s, m.name] for m in meta_tasks(s)] for s in spaces}
 
@@ -223,21 +225,25 @@ def write_meta_data(
         surrogate: whether a model of all tasks is fitted on them, too.
     """
     tasks = meta_tasks(space)
-    read = [_read(path) for path in parts]
-    kept = ("own", "values", "repeats", "features")
-    arrays = {name: np.stack([one[name] for one in read]) for name in kept}
-    task, own = tasks[0].task, arrays["own"]
-    shared = _rows(task, shared_configurations(pool_space(task)))
-    pools = np.concatenate([np.broadcast_to(shared, (len(own), *shared.shape)), own], axis=1)
-    pool = pools.shape[1]
-    draws = [stream(0, f"meta_order {space} {one.name}") for one in tasks]
+    task_arrays = [_read_task(path) for path in parts]
+    names = ("own", "values", "repeats", "features")
+    arrays = {name: np.stack([stored[name] for stored in task_arrays]) for name in names}
+    task, own_rows = tasks[0].task, arrays["own"]
+    shared = _to_rows(task, shared_configurations(pool_space(task)))
+    pools = np.concatenate(
+        [np.broadcast_to(shared, (len(own_rows), *shared.shape)), own_rows], axis=1
+    )
+    pool_size = pools.shape[1]
+    draws = [stream(0, f"meta_order {space} {meta.name}") for meta in tasks]
     arrays |= {
         "shared": shared,
-        "costs": np.stack([_costs(one.task, rows) for one, rows in zip(tasks, pools, strict=True)]),
-        "order": np.stack([rng.permutation(pool) for rng in draws]).astype(np.uint16),
+        "costs": np.stack(
+            [_compute_costs(meta.task, rows) for meta, rows in zip(tasks, pools, strict=True)]
+        ),
+        "order": np.stack([rng.permutation(pool_size) for rng in draws]).astype(np.uint16),
         "initial": np.array(
             [
-                [rng.choice(pool, DESIGN_SIZE, replace=False) for _ in range(DESIGNS)]
+                [rng.choice(pool_size, DESIGN_SIZE, replace=False) for _ in range(DESIGNS)]
                 for rng in draws
             ],
             np.uint16,
@@ -255,9 +261,9 @@ def write_meta_data(
         "features": list(FEATURES),
         "seeds": list(task.seeds),
         "shared": len(shared),
-        "pool": pool,
+        "pool": pool_size,
         "engine_version": engine_version(task),
-        "tasks": [_described(one) for one in tasks],
+        "tasks": [_describe_task(meta) for meta in tasks],
         "licence": "Apache-2.0",
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "hardware": this_machine("cpu"),
@@ -266,34 +272,34 @@ def write_meta_data(
     }
     if surrogate:
         features = task.space.features(encoded(task.space, pools.reshape(-1, len(task.space))))
-        entropy = [one.task.label_entropy for one in tasks]
-        added, said = _surrogate(entropy, features.reshape(*pools.shape[:2], -1), arrays)
-        arrays, card = {**arrays, **added}, {**card, **said}
+        entropy = [meta.task.label_entropy for meta in tasks]
+        added, card_entries = _fit_model(entropy, features.reshape(*pools.shape[:2], -1), arrays)
+        arrays, card = {**arrays, **added}, {**card, **card_entries}
     return write_archive(folder, f"{meta_data_stem(space)}{SUFFIX}", card, arrays)
 
 
-def _surrogate(
+def _fit_model(
     entropy: Sequence[float], features: NDArray[np.float64], arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays of a model of all tasks, and what the card says of it."""
     shared = len(arrays["shared"])
-    fitted = fit(features, arrays["values"][:, :, -1, -1].astype(np.float64), shared)
-    own = features[:, shared:].reshape(-1, features.shape[2])
-    rows = np.concatenate([features[0, :shared], own])
+    fitted = fit_meta_surrogate(features, arrays["values"][:, :, -1, -1].astype(np.float64), shared)
+    own_rows = features[:, shared:].reshape(-1, features.shape[2])
+    rows = np.concatenate([features[0, :shared], own_rows])
     model = MetaSurrogate(fitted.arrays)
     highest = [
         float(explained_entropy(model.predict(task, rows)[:, 0], np.array(of)).max())
         for task, of in enumerate(entropy)
     ]
-    said = {
+    card_entries = {
         "tau": [round(tau, 4) for tau in fitted.tau],
         "model_highest": highest,
         "model_arrays": {name: list(array.shape) for name, array in fitted.arrays.items()},
     }
-    return {MODEL + name: array for name, array in fitted.arrays.items()}, said
+    return {MODEL + name: array for name, array in fitted.arrays.items()}, card_entries
 
 
-def _described(meta: MetaTask) -> dict[str, Any]:
+def _describe_task(meta: MetaTask) -> dict[str, Any]:
     task, source = meta.task, get_source(meta.task.dataset)
     return {
         "name": meta.name,
@@ -310,7 +316,7 @@ def _described(meta: MetaTask) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def _read_task(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of a task, none of which may run code."""
     if not path.exists():
         raise MissingDataError(f"{path} is not computed yet; run the same command again")

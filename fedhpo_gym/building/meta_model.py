@@ -36,12 +36,12 @@ STEP, FRICTION, WARM_UP = 1e-2, 0.05, 1e-3
 """Of the sampler: its step, its friction, and the first noise variance of targets."""
 
 
-def gate(sums: Tensor) -> Tensor:
+def gate_tensor(sums: Tensor) -> Tensor:
     """Return x (1 + x / sqrt(1 + x^2)) / 2, as `stored.meta_data.smooth_gate` does."""
     return sums * (1.0 + sums * torch.rsqrt(1.0 + sums * sums)) * 0.5
 
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "gate": gate}
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "gate": gate_tensor}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TaskFeatures:
 
 
 @contextmanager
-def _seeded(seed: int, name: str) -> Iterator[None]:
+def _seeded_torch(seed: int, name: str) -> Iterator[None]:
     """Give torch random numbers of a name, and one thread: small products are faster so."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
@@ -90,14 +90,14 @@ def task_features(
         )
     centred = values - values.mean(axis=1, keepdims=True)
     rows = centred / (centred.std(axis=1, keepdims=True) + 1e-8)
-    with _seeded(seed, "task_features"):
-        return _latent(torch.from_numpy(rows.astype(np.float32)), dimensions, steps)
+    with _seeded_torch(seed, "task_features"):
+        return _fit_latent(torch.from_numpy(rows.astype(np.float32)), dimensions, steps)
 
 
-def _latent(rows: Tensor, dimensions: int, steps: int) -> TaskFeatures:
+def _fit_latent(rows: Tensor, dimensions: int, steps: int) -> TaskFeatures:
     tasks, width = rows.shape
-    left, sizes, _ = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
-    start = left[:, :dimensions] * sizes[:dimensions]
+    left_vectors, sizes, _ = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
+    start = left_vectors[:, :dimensions] * sizes[:dimensions]
     start = start / start[:, :1].std()
     count = min(INDUCING, tasks)
     inducing = start[torch.randperm(tasks)[:count]] + 0.01 * torch.randn(count, dimensions)
@@ -185,44 +185,49 @@ def sampled_networks(
             f"`samples` must be a multiple of `chains`, {chains}, got {samples}"
         )
     inputs, outputs = (
-        torch.from_numpy(np.ascontiguousarray(one, np.float32)) for one in (rows, targets)
+        torch.from_numpy(np.ascontiguousarray(array, np.float32)) for array in (rows, targets)
     )
     shapes = list(pairwise((rows.shape[1], *widths, targets.shape[1])))
-    names = [f"{part}_{layer}" for part in ("weight", "bias") for layer in range(len(shapes))]
-    with _seeded(seed, "sampled_networks"):
+    names = [f"{kind}_{layer}" for kind in ("weight", "bias") for layer in range(len(shapes))]
+    with _seeded_torch(seed, "sampled_networks"):
         start = [torch.randn(chains, *shape) / math.sqrt(shape[0]) for shape in shapes]
         start += [torch.zeros(chains, 1, shape[1]) for shape in shapes]
         noise = torch.full((chains, 1, targets.shape[1]), math.log(WARM_UP))
         sampler = _Sampler([*start, noise], len(rows), least_noise**2)
-        kept: list[list[NDArray[np.float32]]] = []
+        draws: list[list[NDArray[np.float32]]] = []
         steps = burn_in + keep_every * (samples // chains - 1)
         bar = tqdm(range(1, steps + 1), desc="networks", unit="step", disable=None, delay=5.0)
         for step in bar:
-            chosen = torch.randint(len(rows), (chains, batch))
-            sampler.step(inputs[chosen], outputs[chosen], ACTIVATIONS[activation], step <= burn_in)
+            batch_rows = torch.randint(len(rows), (chains, batch))
+            sampler.step(
+                inputs[batch_rows], outputs[batch_rows], ACTIVATIONS[activation], step <= burn_in
+            )
             if step >= burn_in and (step - burn_in) % keep_every == 0:
-                kept.append([one.detach().numpy().copy() for one in sampler.parameters])
-    arrays = [np.concatenate(pieces) for pieces in zip(*kept, strict=True)]
-    found = dict(zip([*names, "log_variance"], arrays, strict=True))
-    return {name: one if name in names[: len(shapes)] else one[:, 0] for name, one in found.items()}
+                draws.append([array.detach().numpy().copy() for array in sampler.parameters])
+    arrays = [np.concatenate(pieces) for pieces in zip(*draws, strict=True)]
+    named_arrays = dict(zip([*names, "log_variance"], arrays, strict=True))
+    return {
+        name: array if name in names[: len(shapes)] else array[:, 0]
+        for name, array in named_arrays.items()
+    }
 
 
 class _Sampler:
     """Weights, their momenta, and running estimates of the gradients' spread."""
 
     def __init__(self, parameters: list[Tensor], count: int, least: float) -> None:
-        self.parameters = [one.requires_grad_() for one in parameters]
+        self.parameters = [parameter.requires_grad_() for parameter in parameters]
         self._count, self._least = count, least
         self._memory, self._slope, self._square = (
-            [torch.ones_like(one) for one in parameters] for _ in range(3)
+            [torch.ones_like(parameter) for parameter in parameters] for _ in range(3)
         )
-        self._momentum = [torch.zeros_like(one) for one in parameters]
+        self._momentum = [torch.zeros_like(parameter) for parameter in parameters]
 
     def step(
-        self, rows: Tensor, wanted: Tensor, activation: Callable[[Tensor], Tensor], adapts: bool
+        self, rows: Tensor, targets: Tensor, activation: Callable[[Tensor], Tensor], adapts: bool
     ) -> None:
         """Move once, on (chains, batch, ...) rows; adapt the estimates while burning in."""
-        gradients = torch.autograd.grad(self._energy(rows, wanted, activation), self.parameters)
+        gradients = torch.autograd.grad(self._energy(rows, targets, activation), self.parameters)
         with torch.no_grad():
             for i, slope in enumerate(gradients):
                 if adapts:
@@ -239,7 +244,7 @@ class _Sampler:
                 self.parameters[i] += momentum
 
     def _energy(
-        self, rows: Tensor, wanted: Tensor, activation: Callable[[Tensor], Tensor]
+        self, rows: Tensor, targets: Tensor, activation: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Return the negative logarithm of the posterior, scaled up to all rows."""
         layers = len(self.parameters) // 2
@@ -249,7 +254,7 @@ class _Sampler:
             hidden = activation(hidden) if layer < layers - 1 else hidden
         spread = self.parameters[-1]
         variance = torch.exp(spread) + self._least
-        away = 0.5 * ((hidden - wanted) ** 2 / variance + torch.log(variance))
-        prior = sum(0.5 * (one**2).sum() for one in self.parameters[:-1])
+        away = 0.5 * ((hidden - targets) ** 2 / variance + torch.log(variance))
+        prior = sum(0.5 * (weights**2).sum() for weights in self.parameters[:-1])
         prior = prior + 0.5 * ((spread - math.log(WARM_UP)) ** 2).sum()
-        return away.sum() * (self._count / wanted.shape[1]) + prior
+        return away.sum() * (self._count / targets.shape[1]) + prior

@@ -1,4 +1,11 @@
-"""Fits the surrogate of a search space of FedHPO-B, and measures it on held-out configurations."""
+"""Fits the surrogate of a search space of FedHPO-B, and measures it on held-out configurations.
+
+One ensemble of small networks answers for all tasks of the space: a row is a configuration, and a
+1 in the column of its task. What it is trained on are normal scores of ranks (`scores_of`), and
+quantiles of each task turn scores back into losses. Training is AdamW in NumPy.
+`fit_meta_surrogate` returns the arrays that `stored.meta_data.MetaSurrogate` answers from, and
+Kendall's tau by task, of cross-validation.
+"""
 
 import math
 from collections.abc import Iterator
@@ -36,7 +43,7 @@ class FittedSurrogate:
 
 
 @validate_call
-def fit(
+def fit_meta_surrogate(
     features: NDArray[np.floating], values: NDArray[np.floating], shared: int, seed: int = 0
 ) -> FittedSurrogate:
     """Fit one model on T tasks with P configurations each, and measure it by cross-validation.
@@ -62,34 +69,36 @@ def fit(
             f"{values.shape} and {shared}"
         )
     rows, measured = features.astype(np.float64), values.astype(np.float64)
-    folds = _folds(features.shape[1], shared, seed)
+    folds = _assign_folds(features.shape[1], shared, seed)
     claims = np.empty_like(measured)
     for fold in range(FOLDS):
         inside, outside = folds == fold, folds != fold
-        model = MetaSurrogate(_fitted(rows[:, outside], measured[:, outside], seed))
+        model = MetaSurrogate(_fit_arrays(rows[:, outside], measured[:, outside], seed))
         for task in range(len(rows)):
             claims[task, inside] = model.predict(task, rows[task, inside])
     taus = [kendall(*pair) for pair in zip(measured[..., 0], claims[..., 0], strict=True)]
     return FittedSurrogate(
-        _fitted(rows, measured, seed), [0.0 if math.isnan(tau) else tau for tau in taus]
+        _fit_arrays(rows, measured, seed), [0.0 if math.isnan(tau) else tau for tau in taus]
     )
 
 
-def _folds(count: int, shared: int, seed: int) -> NDArray[np.intp]:
+def _assign_folds(count: int, shared: int, seed: int) -> NDArray[np.intp]:
     """Return the fold of each configuration: equal shares of the shared ones and of the others."""
     rng = stream(seed, "meta_surrogate_folds")
     parts = [rng.permutation(np.arange(size) % FOLDS) for size in (shared, count - shared)]
     return np.concatenate(parts)
 
 
-def _fitted(features: Floats, values: Floats, seed: int) -> dict[str, NDArray[Any]]:
+def _fit_arrays(features: Floats, values: Floats, seed: int) -> dict[str, NDArray[Any]]:
     scores, quantiles = scores_of(values, LOWEST + STEP * np.arange(KNOTS))
-    weights, biases = _train(features, scores, stream(seed, "meta_surrogate"))
+    weights, biases = _train_networks(features, scores, stream(seed, "meta_surrogate"))
     width = features.shape[2]
-    found = {"task_weight": weights[0][:, width:], "weight_0": weights[0][:, :width]}
-    found |= {f"weight_{layer}": weights[layer] for layer in range(1, len(weights))}
-    found |= {f"bias_{layer}": bias[:, 0] for layer, bias in enumerate(biases)}
-    rounded = {name: on_grid(one, WEIGHT_BITS, MAX_WEIGHT) for name, one in found.items()}
+    parameters = {"task_weight": weights[0][:, width:], "weight_0": weights[0][:, :width]}
+    parameters |= {f"weight_{layer}": weights[layer] for layer in range(1, len(weights))}
+    parameters |= {f"bias_{layer}": bias[:, 0] for layer, bias in enumerate(biases)}
+    rounded = {
+        name: on_grid(parameter, WEIGHT_BITS, MAX_WEIGHT) for name, parameter in parameters.items()
+    }
     arrays = {**rounded, "quantiles": quantiles}
     return {name: array.astype(np.float32) for name, array in arrays.items()}
 
@@ -101,20 +110,20 @@ def scores_of(values: Floats, knots: NDArray[np.floating]) -> tuple[Floats, Floa
     """
     count = values.shape[1]
     normal = NormalDist()
-    of_halves = np.array([normal.inv_cdf(half / (2 * count)) for half in range(1, 2 * count)])
+    half_scores = np.array([normal.inv_cdf(half / (2 * count)) for half in range(1, 2 * count)])
     scores = np.empty_like(values)
     quantiles = np.empty((len(values), values.shape[2], len(knots)))
     for task, measured in np.ndindex(*quantiles.shape[:2]):
-        own, where, ties = np.unique(
+        distinct, where, ties = np.unique(
             values[task, :, measured], return_inverse=True, return_counts=True
         )
-        of_own = of_halves[2 * np.cumsum(ties) - ties - 1]
-        scores[task, :, measured] = of_own[where]
-        quantiles[task, measured] = np.interp(knots, of_own, own)
+        distinct_scores = half_scores[2 * np.cumsum(ties) - ties - 1]
+        scores[task, :, measured] = distinct_scores[where]
+        quantiles[task, measured] = np.interp(knots, distinct_scores, distinct)
     return scores, quantiles
 
 
-def _train(
+def _train_networks(
     features: Floats, scores: Floats, rng: np.random.Generator
 ) -> tuple[list[Singles], list[Singles]]:
     """Return weights (E, inputs, outputs) and biases (E, 1, outputs) of layers.
@@ -126,25 +135,25 @@ def _train(
     rows = np.zeros((tasks, count, width + tasks), np.float32)
     rows[..., :width] = 2.0 * features - 1.0
     rows[np.arange(tasks), :, width + np.arange(tasks)] = 1.0
-    rows, wanted = rows.reshape(total, -1), scores.reshape(total, -1).astype(np.float32)
-    sizes = (width, *WIDTHS, wanted.shape[1])
+    rows, targets = rows.reshape(total, -1), scores.reshape(total, -1).astype(np.float32)
+    sizes = (width, *WIDTHS, targets.shape[1])
     shapes = [(NETWORKS, *pair) for pair in pairwise(sizes)]
     shapes[0] = (NETWORKS, width + tasks, sizes[1])
     shapes += [(NETWORKS, 1, size) for size in sizes[1:]]
     starts = np.cumsum([0, *map(math.prod, shapes)])
     flat, slope = np.zeros((2, starts[-1]), np.float32)
     parts, slopes = (
-        [whole[a:b].reshape(s) for (a, b), s in zip(pairwise(starts), shapes, strict=True)]
-        for whole in (flat, slope)
+        [buffer[a:b].reshape(s) for (a, b), s in zip(pairwise(starts), shapes, strict=True)]
+        for buffer in (flat, slope)
     )
     layers = len(sizes) - 1
     for weight, inputs in zip(parts[:layers], sizes, strict=False):
         weight[:] = rng.standard_normal(weight.shape, dtype=np.float32) / math.sqrt(inputs)
     steps = max(EPOCHS * math.ceil(total / BATCH), FEWEST_STEPS)
     mean, square = np.zeros_like(flat), np.zeros_like(flat)
-    for step, chosen in zip(range(1, steps + 1), _batches(total, rng), strict=False):
-        _slopes(parts, slopes, rows[chosen], wanted[chosen])
-        rate = RATE * _schedule(step / steps)
+    for step, batch_rows in zip(range(1, steps + 1), _draw_batches(total, rng), strict=False):
+        _write_slopes(parts, slopes, rows[batch_rows], targets[batch_rows])
+        rate = RATE * _schedule_rate(step / steps)
         mean += np.float32(1.0 - MOMENTS[0]) * (slope - mean)
         square += np.float32(1.0 - MOMENTS[1]) * (slope * slope - square)
         size = np.sqrt(square / np.float32(1.0 - MOMENTS[1] ** step)) + np.float32(1e-8)
@@ -153,7 +162,7 @@ def _train(
     return parts[:layers], parts[layers:]
 
 
-def _batches(total: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+def _draw_batches(total: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
     """Yield (E, n) positions without end, an own order for every network."""
     while True:
         orders = rng.permuted(np.tile(np.arange(total), (NETWORKS, 1)), axis=1)
@@ -161,14 +170,16 @@ def _batches(total: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]
             yield orders[:, start : start + BATCH]
 
 
-def _schedule(share: float) -> float:
+def _schedule_rate(share: float) -> float:
     """Return the step at a share of training: up along a line, down along a cosine."""
     if share < WARM_UP:
         return share / WARM_UP
     return 0.5 * (1.0 + math.cos(math.pi * (share - WARM_UP) / (1.0 - WARM_UP)))
 
 
-def _slopes(parts: list[Singles], slopes: list[Singles], rows: Singles, wanted: Singles) -> None:
+def _write_slopes(
+    parts: list[Singles], slopes: list[Singles], rows: Singles, targets: Singles
+) -> None:
     """Write the slopes of the mean squared error on (E, n) rows."""
     layers = len(parts) // 2
     hidden, rises = [rows], []
@@ -178,8 +189,8 @@ def _slopes(parts: list[Singles], slopes: list[Singles], rows: Singles, wanted: 
         share = sums * inverse
         rises.append(0.5 * (1.0 + share + share * inverse * inverse))
         hidden.append(smooth_gate(sums))
-    delta = hidden[-1] @ parts[layers - 1] + parts[-1] - wanted
-    delta *= np.array(IMPORTANCE, np.float32) * np.float32(2.0 / wanted[0].size)
+    delta = hidden[-1] @ parts[layers - 1] + parts[-1] - targets
+    delta *= np.array(IMPORTANCE, np.float32) * np.float32(2.0 / targets[0].size)
     for layer in reversed(range(layers)):
         slopes[layer][:] = hidden[layer].swapaxes(1, 2) @ delta
         slopes[layers + layer][:] = delta.sum(axis=1, keepdims=True)

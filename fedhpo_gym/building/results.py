@@ -34,7 +34,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Course:
+class ImportedCourse:
     """What is known of one course."""
 
     configuration: tuple[Value, ...]  # in the order of `Results.names`
@@ -50,7 +50,7 @@ class Results:
 
     task: Task  # what they belong to; its dimensions say the scale of hyperparameters
     names: tuple[str, ...]  # of the hyperparameters
-    courses: Iterable[Course]
+    courses: Iterable[ImportedCourse]
     rounds: tuple[int, ...]  # that are kept, as far as courses go
     samples: Mapping[int, NDArray[np.int64]]  # (clients, splits) by seed
     fewest: int | None = None  # evaluations before which none stopped on purpose; None: none did
@@ -81,19 +81,21 @@ def write_results(
         results.said["stopped_early"] = int((stopped & ~cut).sum())
         last[~cut] = last.max()
         stopped &= cut
-    kept = rounds <= last.max()
-    arrays = {n: a if n == "diverged_at" else a[:, kept] for n, a in arrays.items()}
+    is_reached = rounds <= last.max()
+    arrays = {n: a if n == "diverged_at" else a[:, is_reached] for n, a in arrays.items()}
     seeds = tuple(sorted(results.samples))
     *values, rates, _ = ([*dict.fromkeys(column)] for column in zip(*keys, strict=True))
-    known = {d.name: d for d in task.space.dimensions}
+    dimensions = {d.name: d for d in task.space.dimensions}
     columns = dict(zip(results.names, values, strict=True))
-    space = SearchSpace(tuple(_grid(d, columns[name]) for name, d in known.items()))
-    fidelities = fidelity_grid(rounds[kept].tolist(), sorted(rates))
+    space = SearchSpace(
+        tuple(_restrict_to_values(d, columns[name]) for name, d in dimensions.items())
+    )
+    fidelities = fidelity_grid(rounds[is_reached].tolist(), sorted(rates))
     order = [results.names.index(name) for name in space.names]
     ordered = [(*(key[i] for i in order), *key[-2:]) for key in keys]
     axes = [d.grid for d in (*space.dimensions, fidelities["client_sample_rate"])]
     shape = (*map(len, axes), len(seeds))
-    places = [{value: i for i, value in enumerate(axis)} for axis in (*axes, seeds)]
+    indices = [{value: i for i, value in enumerate(axis)} for axis in (*axes, seeds)]
     missing = math.prod(shape) - len(keys)
     card: dict[str, Any] = {
         **task.identity.to_card(),
@@ -116,15 +118,17 @@ def write_results(
     }
     if not missing and not stopped.any():
         card["axes"] = ["round", *space.names, "client_sample_rate", "seed", "client"]
-        at = [[place[v] for place, v in zip(places, key, strict=True)] for key in ordered]
+        at = [[index[v] for index, v in zip(indices, key, strict=True)] for key in ordered]
         order_of = np.argsort(np.ravel_multi_index(np.array(at).T, shape))
         cells = _as_grid(arrays, order_of, shape)
-        written = write_with_health(target, lambda part: write_table(part, card, cells), beside)
-        return _in_place_of(written, "sample")
+        written = write_with_health(
+            target, lambda part_folder: write_table(part_folder, card, cells), beside
+        )
+        return _remove_former(written, "sample")
     card |= {"axes": ["course", "round", "client"], "courses": len(keys)}
     if stopped.any():
-        before = np.maximum(np.searchsorted(rounds[kept], last, "right") - 1, 0)
-        arrays[LAST_ROUND] = rounds[kept][before].astype(np.uint16)
+        before = np.maximum(np.searchsorted(rounds[is_reached], last, "right") - 1, 0)
+        arrays[LAST_ROUND] = rounds[is_reached][before].astype(np.uint16)
         card[ENDS] = {str(k): v for k, v in sorted(Counter(arrays[LAST_ROUND].tolist()).items())}
     numbers = [
         [d.number(v) for d, v in zip(space.dimensions, key, strict=False)] for key in ordered
@@ -135,11 +139,13 @@ def write_results(
         "seed": np.array([seeds.index(key[-1]) for key in ordered]),
         "point": np.arange(len(keys)),
     }
-    written = write_with_health(target, lambda part: write_sample(part, card, arrays), beside)
-    return _in_place_of(written, "table")
+    written = write_with_health(
+        target, lambda part_folder: write_sample(part_folder, card, arrays), beside
+    )
+    return _remove_former(written, "table")
 
 
-def _in_place_of(card: Path, kind: str) -> Path:
+def _remove_former(card: Path, kind: str) -> Path:
     """Remove the table or sample that results of this name had before, the card first."""
     stem = card.name.partition(".")[0]
     for old in sorted(card.parent.glob(f"{stem}.{kind}.*"), reverse=True):
@@ -159,7 +165,7 @@ def gather(results: Results) -> tuple[Arrays, list[tuple[Any, ...]]]:
         if key in keys:
             raise InvalidArgumentError(f"`results` must hold each course once, got two of {key}")
         keys[key] = None
-        metrics, diverged_at = finite(course)
+        metrics, diverged_at = fill_diverged(course)
         arrays: Arrays = {
             "evaluated": np.array(len(course.rounds)),
             LAST_ROUND: course.rounds[-1],
@@ -172,10 +178,10 @@ def gather(results: Results) -> tuple[Arrays, list[tuple[Any, ...]]]:
             results.samples[course.seed],
             (task.splits, task.metric_names),
         )
-        for name, found in codes:
+        for name, curves in codes:
             *_, metric = name.split("_")
-            wide = codec.dtype(metric, every) if metric in task.metric_names else found.dtype
-            arrays[name] = found[0].astype(wide)
+            wide = codec.dtype(metric, every) if metric in task.metric_names else curves.dtype
+            arrays[name] = curves[0].astype(wide)
         for name, array in arrays.items():
             held[name] += np.ascontiguousarray(array).tobytes()
             kinds[name] = array.dtype, array.shape
@@ -185,7 +191,7 @@ def gather(results: Results) -> tuple[Arrays, list[tuple[Any, ...]]]:
     return shaped, [*keys]
 
 
-def finite(course: Course) -> tuple[NDArray[np.float64], int]:
+def fill_diverged(course: ImportedCourse) -> tuple[NDArray[np.float64], int]:
     """Return finite metrics, and the round from which no validation loss is finite; 0 for none.
 
     From there on the last finite ones are repeated, as the engine keeps the last finite model.
@@ -202,7 +208,7 @@ def finite(course: Course) -> tuple[NDArray[np.float64], int]:
     return filled, int(course.rounds[end])
 
 
-def _grid(dimension: Dimension, values: Sequence[Any]) -> Dimension:
+def _restrict_to_values(dimension: Dimension, values: Sequence[Any]) -> Dimension:
     """Return a dimension of which only some values are legal."""
     if dimension.kind == "category":
         return Dimension.of_categories(dimension.name, sorted(values), scope=dimension.scope)
@@ -213,9 +219,9 @@ def _grid(dimension: Dimension, values: Sequence[Any]) -> Dimension:
 
 def _as_grid(arrays: Arrays, order: NDArray[np.int64], shape: tuple[int, ...]) -> Arrays:
     """Return arrays whose courses are cells of a grid, and whose rounds come first."""
-    found = {}
+    grids = {}
     for name in [*arrays]:
         array = arrays.pop(name)[order]
         grid = array.reshape(*shape, *array.shape[1:])
-        found[name] = grid if name == "diverged_at" else np.moveaxis(grid, len(shape), 0)
-    return found
+        grids[name] = grid if name == "diverged_at" else np.moveaxis(grid, len(shape), 0)
+    return grids

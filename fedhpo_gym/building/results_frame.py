@@ -1,4 +1,11 @@
-"""A table of finished courses, as CSV, Parquet or a data frame, becomes a problem with numbers."""
+"""A table of finished courses, as CSV, Parquet or a data frame, becomes a problem with numbers.
+
+`fedhpo_gym.import_results` calls `import_frame`. It renames the columns, checks every value, groups
+the rows into courses, and hands these to `write_results` of `building/results.py`, which writes
+the numbers. Beside them it writes a task file (`tasks/results.py`), through which the problem gets
+its id. Every error says which column or row is wrong, and how to mend it. pandas is needed here,
+and nowhere else in `building`.
+"""
 
 import itertools
 import math
@@ -14,7 +21,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, write_results
+from fedhpo_gym.building.results import PSEUDO, UNMEASURED, ImportedCourse, Results, write_results
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import Range, coerce_record, short_repr, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
@@ -77,45 +84,49 @@ def import_frame(
         MissingDataError: there is no such file.
         MissingDependencyError: pandas is not installed.
     """
-    frame = _named(read_frame(data), columns or {}, leave_out, rounds)
-    hyperparameters = [one for one in frame if one not in KNOWN and frame[one].nunique() > 1]
+    frame = _rename_columns(read_frame(data), columns or {}, leave_out, rounds)
+    hyperparameters = [
+        column for column in frame if column not in KNOWN and frame[column].nunique() > 1
+    ]
     if not hyperparameters:
         raise InvalidArgumentError(
             f"`data` must have a hyperparameter that varies, got the columns {list(frame)}"
         )
     frame = _with_shared_seed(frame, hyperparameters)
-    there = [one for one in MEASURED if one in frame]
-    samples, lacks = _samples(frame), _lacks(frame)
-    found = ResultsFile(
+    metric_columns = [column for column in MEASURED if column in frame]
+    samples, lacks = _client_samples(frame), _list_gaps(frame)
+    results_file = ResultsFile(
         name=name,
         parameters=parameters,
-        clients=_clients(frame, clients),
+        clients=_count_clients(frame, clients),
         classes=classes,
         rounds=sorted(map(int, frame[ROUND].unique())),
         client_sample_rates=sorted(map(float, frame[RATE].unique())),
         seeds=sorted(samples),
-        space={one: _space(one, frame[one]) for one in hyperparameters},
+        space={column: _describe_dimension(column, frame[column]) for column in hyperparameters},
         version=version,
         budget_s=budget_s,
         citation=citation,
     )
-    _check(frame, there)
+    _check_metrics(frame, metric_columns)
     require_writable(own_folder(), f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
-    task = found.task
-    _text(found)  # what does not fit is refused before anything is computed
-    kept = tuple(hyperparameters)
-    courses = _courses(frame, kept, there, found.rounds)
-    constant = {c: str(frame[c].iloc[0]) for c in frame if c not in (*KNOWN, *kept)}
-    said = {IMPORTED: {"from": "a table of results", "fixed": constant}}
-    results = Results(task, kept, courses, tuple(found.rounds), samples, None, lacks, said)
+    task = results_file.task
+    _format_task_file(results_file)  # what does not fit is refused before anything is computed
+    names = tuple(hyperparameters)
+    courses = _group_courses(frame, names, metric_columns, results_file.rounds)
+    constant = {c: str(frame[c].iloc[0]) for c in frame if c not in (*KNOWN, *names)}
+    card_entries = {IMPORTED: {"from": "a table of results", "fixed": constant}}
+    results = Results(
+        task, names, courses, tuple(results_file.rounds), samples, None, lacks, card_entries
+    )
     path = own_folder() / f"{task.key}{SUFFIX}"
 
     def task_file(digest: str) -> AbstractContextManager[None]:
-        return new_text(path, _text(replace(found, numbers_sha256=digest)))
+        return new_text(path, _format_task_file(replace(results_file, numbers_sha256=digest)))
 
     # On the disk before numbers replace others, and read only with the numbers that it names.
     card = write_results(results, folder, task_file)
-    if note := _coverage(card, frame[[*hyperparameters, RATE, SEED]].drop_duplicates()):
+    if note := _describe_coverage(card, frame[[*hyperparameters, RATE, SEED]].drop_duplicates()):
         warnings.warn(note, stacklevel=2)
     return path, card
 
@@ -123,15 +134,15 @@ def import_frame(
 KNOWN: Final = frozenset({ROUND, RATE, SEED, CLIENT, *MEASURED, *SAMPLES})
 
 
-def _named(
+def _rename_columns(
     frame: Any, columns: Mapping[str, str], leave_out: Sequence[str], rounds: int | None
 ) -> Any:
     """Return a frame whose columns have our names, with those that have defaults."""
-    for one in (*columns, *leave_out):
-        if one not in frame:
+    for column in (*columns, *leave_out):
+        if column not in frame:
             raise InvalidArgumentError(
-                f"`data` must have the column {one!r}, got {list(frame)}."
-                f"{separator_advice(one, frame)}"
+                f"`data` must have the column {column!r}, got {list(frame)}."
+                f"{separator_advice(column, frame)}"
             )
     frame = frame.drop(columns=list(leave_out)).rename(columns=dict(columns))
     bare = {metric: f"val_{metric}" for metric in METRICS if f"val_{metric}" not in frame}
@@ -152,9 +163,9 @@ def _named(
             f"`data` must have a column `val_loss`, got {list(frame)}."
             f"{separator_advice(LOSS, frame)}"
         )
-    for one, value in ((ROUND, rounds), (RATE, 1.0), (SEED, 0), (CLIENT, "all")):
-        if one not in frame:
-            frame[one] = value
+    for column, value in ((ROUND, rounds), (RATE, 1.0), (SEED, 0), (CLIENT, "all")):
+        if column not in frame:
+            frame[column] = value
     _check_kinds(frame)
     return frame
 
@@ -179,7 +190,7 @@ def _with_shared_seed(frame: Any, hyperparameters: Sequence[str]) -> Any:
     return frame.assign(**{SEED: 0})
 
 
-def _coverage(card: Path, courses: Any) -> str:
+def _describe_coverage(card: Path, courses: Any) -> str:
     """Return which courses answer where they are of several seeds; "" where all do.
 
     Args:
@@ -205,42 +216,44 @@ def _coverage(card: Path, courses: Any) -> str:
 
 def _check_kinds(frame: Any) -> None:
     """Refuse holes, and words in the place of numbers; whole numbers become int64."""
-    for one in frame:
-        if one not in MEASURED and frame[one].isna().any():
+    for column in frame:
+        if column not in MEASURED and frame[column].isna().any():
             raise InvalidArgumentError(
-                f"`data` must have a value in each row of {one!r}, got none in "
-                f"{int(frame[one].isna().sum()):,} of {len(frame):,}. Fill it in, also where it "
+                f"`data` must have a value in each row of {column!r}, got none in "
+                f"{int(frame[column].isna().sum()):,} of {len(frame):,}. Fill it in, also where it "
                 "has no effect, or leave the column out by `leave_out`."
             )
-        cells = frame[one]
-        if one in KNOWN - {CLIENT} and cells.dtype.kind not in "if":
+        cells = frame[column]
+        if column in KNOWN - {CLIENT} and cells.dtype.kind not in "if":
             odd = next((x for x in cells.dropna() if not NUMBER.fullmatch(x)), cells.iloc[0])
             raise InvalidArgumentError(
-                f"`data` must have numbers in {one!r}, got {odd!r:.40}. Write them as 1234.5."
+                f"`data` must have numbers in {column!r}, got {odd!r:.40}. Write them as 1234.5."
             )
-        if one in (ROUND, SEED, *SAMPLES):
+        if column in (ROUND, SEED, *SAMPLES):
             if not (is_whole := (cells % 1 == 0) & (cells.abs() < 2**53)).all():
                 raise InvalidArgumentError(
-                    f"`data` must have whole numbers in {one!r}, got {cells[~is_whole].iloc[0]:g}"
+                    f"`data` must have whole numbers in {column!r}, got "
+                    f"{cells[~is_whole].iloc[0]:g}"
                 )
-            frame[one] = cells.astype(np.int64)
+            frame[column] = cells.astype(np.int64)
 
 
-def _clients(frame: Any, given: int | None) -> int:
-    there = int(frame[CLIENT].nunique())
-    if given is None and there == 1:
+def _count_clients(frame: Any, num_clients: int | None) -> int:
+    num_in_column = int(frame[CLIENT].nunique())
+    if num_clients is None and num_in_column == 1:
         raise InvalidArgumentError(
             "`clients` must say how many the federation has where no column `client` tells two or "
             "more apart, got None"
         )
-    if given not in (None, there) and there > 1:
+    if num_clients not in (None, num_in_column) and num_in_column > 1:
         raise InvalidArgumentError(
-            f"`clients` must be left out where a column tells {there} apart, got {given}"
+            f"`clients` must be left out where a column tells {num_in_column} apart, got "
+            f"{num_clients}"
         )
-    return given or there
+    return num_clients or num_in_column
 
 
-def _lacks(frame: Any) -> dict[str, str]:
+def _list_gaps(frame: Any) -> dict[str, str]:
     """Return what the results do not say, and why."""
     lacks = {n: f"the imported results have no column {n!r}" for n in MEASURED if n not in frame}
     if frame[CLIENT].nunique() == 1:
@@ -250,9 +263,9 @@ def _lacks(frame: Any) -> dict[str, str]:
     return lacks
 
 
-def _samples(frame: Any) -> dict[int, NDArray[np.int64]]:
+def _client_samples(frame: Any) -> dict[int, NDArray[np.int64]]:
     """Return (clients, splits) samples by seed; equally many where the results do not say it."""
-    found, clients = {}, int(frame[CLIENT].nunique())
+    counts_by_seed, clients = {}, int(frame[CLIENT].nunique())
     for seed, rows in frame.groupby(SEED):
         counts = np.full((clients, len(SPLITS)), PSEUDO, np.int64)
         for column, name in enumerate(SAMPLES):
@@ -263,13 +276,13 @@ def _samples(frame: Any) -> dict[int, NDArray[np.int64]]:
                         f"`data` must say one count of {name!r} for every client of a seed"
                     )
                 counts[:, column] = each.first()
-        found[int(seed)] = counts
-    return found
+        counts_by_seed[int(seed)] = counts
+    return counts_by_seed
 
 
-def _check(frame: Any, there: Sequence[str]) -> None:
+def _check_metrics(frame: Any, metric_columns: Sequence[str]) -> None:
     """Refuse values that no metric has, and accuracies that are no share of the samples."""
-    for name in there:
+    for name in metric_columns:
         values, is_loss = frame[name].to_numpy(np.float64), name.endswith("loss")
         with np.errstate(invalid="ignore"):
             wrong = (values < 0) | ((values > 1) & (not is_loss))
@@ -291,7 +304,7 @@ def _check(frame: Any, there: Sequence[str]) -> None:
                 )
 
 
-def _space(name: str, column: Any) -> dict[str, Any]:
+def _describe_dimension(name: str, column: Any) -> dict[str, Any]:
     """Return the values of a hyperparameter, and whether their scale is logarithmic."""
     values = sorted(column.unique().tolist())
     if column.dtype.kind not in "if":
@@ -320,34 +333,40 @@ def _is_geometric(values: Sequence[float]) -> bool:
     return (even and uneven) or values[-1] / values[0] >= WIDE
 
 
-def _courses(
-    frame: Any, names: tuple[str, ...], there: Sequence[str], rounds: Sequence[int]
-) -> Iterator[Course]:
+def _group_courses(
+    frame: Any, names: tuple[str, ...], metric_columns: Sequence[str], rounds: Sequence[int]
+) -> Iterator[ImportedCourse]:
     """Yield the courses: all rows of equal hyperparameters, rate and seed."""
     clients = sorted(frame[CLIENT].unique().tolist())
     ordered = frame.sort_values([ROUND, CLIENT], kind="stable")
     for key, rows in ordered.groupby([*names, RATE, SEED], sort=True):
-        own = rows[ROUND].to_numpy()[:: len(clients)]
-        expected = [*itertools.product(rounds[: len(own)], clients)]
+        course_rounds = rows[ROUND].to_numpy()[:: len(clients)]
+        expected = [*itertools.product(rounds[: len(course_rounds)], clients)]
         measured = [*zip(rows[ROUND].tolist(), rows[CLIENT].tolist(), strict=True)]
         if measured != expected:
-            twice = [one for one, count in Counter(measured).items() if count > 1]
+            twice = [pair for pair, count in Counter(measured).items() if count > 1]
             at, client = twice[0] if twice else min({*expected} - {*measured})
             raise InvalidArgumentError(
                 "`data` must have one row for each client and round of a course, and no round left "
                 f"out before its last, got {'several' if twice else 'none'} of client {client!r} "
                 f"in round {at} of {dict(zip((*names, RATE, SEED), key, strict=True))}"
             )
-        metrics = np.tile(UNMEASURED, (len(own), len(clients), len(SPLITS), 1))
-        for name in there:
-            metrics[:, :, *MEASURED[name]] = rows[name].to_numpy(float).reshape(len(own), -1)
-        _check_holes(metrics, there, rows, f"{dict(zip((*names, RATE, SEED), key, strict=True))}")
-        values = tuple(one.item() if isinstance(one, np.generic) else one for one in key[:-2])
-        yield Course(values, float(key[-2]), int(key[-1]), own.astype(np.int64), metrics)
+        metrics = np.tile(UNMEASURED, (len(course_rounds), len(clients), len(SPLITS), 1))
+        for name in metric_columns:
+            metrics[:, :, *MEASURED[name]] = (
+                rows[name].to_numpy(float).reshape(len(course_rounds), -1)
+            )
+        _check_holes(
+            metrics, metric_columns, rows, f"{dict(zip((*names, RATE, SEED), key, strict=True))}"
+        )
+        values = tuple(v.item() if isinstance(v, np.generic) else v for v in key[:-2])
+        yield ImportedCourse(
+            values, float(key[-2]), int(key[-1]), course_rounds.astype(np.int64), metrics
+        )
 
 
 def _check_holes(
-    metrics: NDArray[np.float64], there: Sequence[str], rows: Any, course: str
+    metrics: NDArray[np.float64], metric_columns: Sequence[str], rows: Any, course: str
 ) -> None:
     """Refuse metrics that are missing beside a finite loss, and losses after a divergence."""
     lost = np.asarray((~np.isfinite(metrics[:, :, *MEASURED[LOSS]])).any(axis=1))
@@ -356,7 +375,7 @@ def _check_holes(
             f"{LOSS!r} must be finite in no round after one in which it is not, which is a "
             f"divergence, got finite ones in {course}. Fill the gap, or leave the course out."
         )
-    for name in there:
+    for name in metric_columns:
         holes = ~np.isfinite(metrics[~lost][:, :, *MEASURED[name]])
         if holes.any():
             at = int(np.unique(rows[ROUND])[~lost][holes.any(axis=1)][0])
@@ -366,15 +385,17 @@ def _check_holes(
             )
 
 
-def _text(found: ResultsFile) -> str:
+def _format_task_file(results_file: ResultsFile) -> str:
     """Return a task file, which has been read again: it says the same."""
-    plain = {f.name: getattr(found, f.name) for f in fields(found)}
+    plain = {f.name: getattr(results_file, f.name) for f in fields(results_file)}
     text = tomli_w.dumps({"kind": "results", **plain})
     try:
         content = load_toml(text.encode("utf-8"))
     except ValueError as error:  # a lone surrogate, or thousands of values
         raise InvalidArgumentError(f"`data` must fit into a task file: {error}") from error
     del content["kind"]
-    if coerce_record("a task file", ResultsFile, content) != found:
-        raise InvalidArgumentError(f"`data` must fit into a task file, got {short_repr(found)}")
+    if coerce_record("a task file", ResultsFile, content) != results_file:
+        raise InvalidArgumentError(
+            f"`data` must fit into a task file, got {short_repr(results_file)}"
+        )
     return text

@@ -1,4 +1,13 @@
-"""The design of a sample: as many courses of a space as somebody can afford, evenly spread."""
+"""The design of a sample: as many courses of a space as somebody can afford, evenly spread.
+
+`SampleDesign` numbers the courses of one endless sequence. `halton` gives the configurations;
+`balanced` gives the rounds, and the client sample rates and seeds of a design that is not crossed.
+All draws are from named streams, and a point is the same whatever the size: a larger sample extends
+a smaller one. Points are cut into
+units of courses that share minibatches, and the name of a unit's file lists its points.
+`building/build.py` and `building/compute_queue.py` train the units, and `consolidate` writes the
+sample.
+"""
 
 import itertools
 import json
@@ -48,7 +57,7 @@ class SampleUnit:
     @property
     def name(self) -> str:
         """File stem of the results; a run of three or more points is written as `first_last`."""
-        return PREFIX + "-".join(_runs(self.points))
+        return PREFIX + "-".join(_join_runs(self.points))
 
 
 class SampleDesign(design.Design[SampleUnit]):
@@ -82,19 +91,19 @@ class SampleDesign(design.Design[SampleUnit]):
         self.crossed = crossed
         full = task.fidelity_space
         round_, rate = full["round"], full["client_sample_rate"]
-        self.depths = _depths(round_, rounds)
-        self.rates = _drawn_rates(rate, rates)
+        self.depths = _sort_depths(round_, rounds)
+        self.rates = _sort_rates(rate, rates)
         values = tuple(dict.fromkeys(self.rates))
         if crossed and (len(self.depths) > 1 or len(values) < len(self.rates)):
             raise InvalidArgumentError(
                 "`rounds` must be one number and `rates` must differ in a crossed design, got "
                 f"{self.depths} and {self.rates}; how often a value occurs matters in drawn ones"
             )
-        chosen = {
-            "round": _up_to(round_, self.depths),
+        fidelities = {
+            "round": _limit_rounds(round_, self.depths),
             "client_sample_rate": replace(rate, low=values[0], high=values[-1], values=values),
         }
-        dimensions = tuple(chosen.get(d.name, d) for d in full.dimensions)
+        dimensions = tuple(fidelities.get(d.name, d) for d in full.dimensions)
         self.task = task.variant(fidelity_space=SearchSpace(dimensions))
         self.horizon = task.max_round
         self._given_size = size
@@ -113,25 +122,25 @@ class SampleDesign(design.Design[SampleUnit]):
         dimensions = self.task.space.dimensions
         return SearchSpace(tuple(d.discretized() if d.kind == "int" else d for d in dimensions))
 
-    def _blocks(self, points: Integers) -> tuple[Integers, Integers]:
+    def _assign_blocks(self, points: Integers) -> tuple[Integers, Integers]:
         """Return which block of configurations some points have, and under which of its seeds."""
         blocks = points // self._per_block
         if self.repeat_every is None:
             return blocks, np.zeros_like(blocks)
         more = len(self.task.seeds) - 1
-        run, place = np.divmod(blocks, self.repeat_every + more)
-        block = run * self.repeat_every + np.maximum(place - more, 0)
-        return block, np.where(place <= more, place, 0)
+        run, offset = np.divmod(blocks, self.repeat_every + more)
+        block = run * self.repeat_every + np.maximum(offset - more, 0)
+        return block, np.where(offset <= more, offset, 0)
 
     @cached_property
     def _points(self) -> list[Course]:
         """The courses, in the order of the sequence."""
         space, seeds = self.space, self.task.seeds
-        block, _, rate, seed = self._assigned(np.arange(self.size))
+        block, _, rate, seed = self._assign_courses(np.arange(self.size))
         shared = [d.kind == "int" for d in space.dimensions]
         points = halton(self.size, len(space))
-        own = points[block * self._per_block + np.arange(self.size) % self._per_block]
-        actions = 2.0 * np.where(shared, points[block], own) - 1.0
+        inside_block = points[block * self._per_block + np.arange(self.size) % self._per_block]
+        actions = 2.0 * np.where(shared, points[block], inside_block) - 1.0
         return [
             make_course(
                 self.task, space.decode(action), self.rates[rate[point]], seeds[seed[point]]
@@ -139,19 +148,19 @@ class SampleDesign(design.Design[SampleUnit]):
             for point, action in enumerate(actions)
         ]
 
-    def _assigned(self, points: Integers) -> tuple[Integers, ...]:
+    def _assign_courses(self, points: Integers) -> tuple[Integers, ...]:
         """Return block, depth, client sample rate and seed of some points: (points,) positions."""
         sizes = (len(self.depths), len(self.rates), len(self.task.seeds))
         if self.crossed:
-            block, rate, seed = self._crossed(points)
+            block, rate, seed = self._assign_crossed(points)
             depths = balanced(int(block.max(initial=0)) + 1, sizes[0])
             return block, depths[block], rate, seed
-        block, again = self._blocks(points)
-        drawn = balanced(int(block.max(initial=0)) + 1, math.prod(sizes))[block]
-        depth, rate, seed = np.unravel_index(drawn, sizes)
+        block, again = self._assign_blocks(points)
+        combination = balanced(int(block.max(initial=0)) + 1, math.prod(sizes))[block]
+        depth, rate, seed = np.unravel_index(combination, sizes)
         return block, depth, rate, (seed + again) % sizes[2]
 
-    def _crossed(self, points: Integers) -> tuple[Integers, Integers, Integers]:
+    def _assign_crossed(self, points: Integers) -> tuple[Integers, Integers, Integers]:
         """Return configuration, client sample rate and seed of some points of a crossed design."""
         rates, seeds = len(self.rates), len(self.task.seeds)
         every = self.repeat_every
@@ -159,19 +168,19 @@ class SampleDesign(design.Design[SampleUnit]):
             configuration, rate = np.divmod(points, rates)
             return configuration, rate, np.zeros_like(points)
         # A run of `every` configurations is preceded by the repetitions of its first one.
-        run, place = np.divmod(points, (every + seeds - 1) * rates)
-        course, rate = np.divmod(place, rates)
+        run, offset = np.divmod(points, (every + seeds - 1) * rates)
+        course, rate = np.divmod(offset, rates)
         configuration = run * every + np.maximum(course - (seeds - 1), 0)
         return configuration, rate, np.where(course < seeds, course, 0)
 
-    def _trained(self, points: Sequence[int]) -> list[int]:
+    def _trained_rounds(self, points: Sequence[int]) -> list[int]:
         """Return the rounds that the courses of some points are trained for."""
-        return [self.depths[depth] for depth in self._assigned(np.array(points, np.int64))[1]]
+        return [self.depths[depth] for depth in self._assign_courses(np.array(points, np.int64))[1]]
 
     def evaluated_rounds(self, name: str) -> tuple[int, ...]:
         """Return the rounds after which courses of a unit are evaluated; all train equally long."""
         points = _points_of(name)
-        last = self._trained(points[:1])[0] if points else 0
+        last = self._trained_rounds(points[:1])[0] if points else 0
         return tuple(r for r in self.task.evaluated_rounds if r <= last)
 
     def units(self) -> list[SampleUnit]:
@@ -229,20 +238,20 @@ class SampleDesign(design.Design[SampleUnit]):
 
     def finished(self, parts: Path) -> dict[str, dict[int, int]]:
         """Return, per file stem, the rows that hold new points of the design, each point once."""
-        seen: set[int] = set(self._stored_points)
-        found: dict[str, dict[int, int]] = {}
+        done_points: set[int] = set(self._stored_points)
+        rows_by_stem: dict[str, dict[int, int]] = {}
         for path in sorted(parts.glob(f"{PREFIX}*.npz")):
             points = _points_of(path.stem)
-            found[path.stem] = {
-                row: p for row, p in enumerate(points) if p < self.size and p not in seen
+            rows_by_stem[path.stem] = {
+                row: p for row, p in enumerate(points) if p < self.size and p not in done_points
             }
-            seen |= set(found[path.stem].values())
-        return {stem: rows for stem, rows in found.items() if rows}
+            done_points |= set(rows_by_stem[path.stem].values())
+        return {stem: rows for stem, rows in rows_by_stem.items() if rows}
 
     def stored(self, parts: Path) -> dict[str, int]:
         """Return how many courses each file holds; none where no unit can have its name."""
-        found = sorted(parts.glob(f"{PREFIX}*.npz"))
-        return {path.stem: len(_points_of(path.stem)) for path in found}
+        paths = sorted(parts.glob(f"{PREFIX}*.npz"))
+        return {path.stem: len(_points_of(path.stem)) for path in paths}
 
     def points_in(self, name: str) -> int:
         """Return how many courses the file of a unit holds, by its name."""
@@ -252,7 +261,7 @@ class SampleDesign(design.Design[SampleUnit]):
         """Cut the points that are not done into units of courses that share minibatches."""
         axes = design.shared_axes(self.task)
         groups: dict[tuple[Any, ...], list[int]] = {}
-        depths = self._trained(range(self.size))
+        depths = self._trained_rounds(range(self.size))
         for point, course in enumerate(self._points):
             if point not in done:
                 shared = (course.seed, depths[point], *map(course.configuration.get, axes))
@@ -273,11 +282,11 @@ class SampleDesign(design.Design[SampleUnit]):
             )
         samples = design.client_samples(self.task)
         # Stored are those rounds of tables that were evaluated, and depths.
-        wanted = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
+        storable = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
         evaluated = {r for name in finished for r in self.evaluated_rounds(name)}
         former = self._stored if self._stored_points else None
         evaluated |= set(() if former is None else former.rounds)
-        rounds = np.array(sorted(wanted & evaluated), dtype=np.int64)
+        rounds = np.array(sorted(storable & evaluated), dtype=np.int64)
         gathered: dict[str, list[NDArray[Any]]] = defaultdict(list)
         hardware = set() if former is None else {*former.card["hardware"].split("; ")}
         for key, array in [] if former is None else self._former_arrays(former, rounds):
@@ -290,7 +299,9 @@ class SampleDesign(design.Design[SampleUnit]):
         order = np.argsort(np.concatenate(gathered["point"]))
         arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
         card = self._card(samples, arrays, rounds, hardware)
-        return design.write_with_health(folder, lambda part: write_sample(part, card, arrays))
+        return design.write_with_health(
+            folder, lambda part_folder: write_sample(part_folder, card, arrays)
+        )
 
     def _former_arrays(
         self, former: Sample, rounds: Integers
@@ -305,7 +316,7 @@ class SampleDesign(design.Design[SampleUnit]):
         self, unit: dict[str, Any], rows: dict[int, int], rounds: Integers, samples: Integers
     ) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield arrays of rows of a unit; a curve repeats its last entry to the last round."""
-        chosen, points = list(rows), list(rows.values())
+        unit_rows, points = list(rows), list(rows.values())
         courses = [self._points[point] for point in points]
         seed = self.task.seeds.index(courses[0].seed)  # a unit has one
         yield "point", np.array(points)
@@ -313,14 +324,14 @@ class SampleDesign(design.Design[SampleUnit]):
         yield "configuration", np.array(values, np.float64)
         yield "client_sample_rate", np.array([c.client_sample_rate for c in courses])
         yield "seed", np.full(len(courses), seed)
-        yield "diverged_at", unit["diverged_at"][chosen].astype(np.uint16)
+        yield "diverged_at", unit["diverged_at"][unit_rows].astype(np.uint16)
         evaluated = unit["rounds"]
         if self._is_ragged:
             yield LAST_ROUND, np.full(len(courses), evaluated[-1], np.uint16)
-        own = rounds[rounds <= evaluated[-1]]
-        repeated = np.minimum(np.arange(len(rounds)), len(own) - 1)
+        unit_rounds = rounds[rounds <= evaluated[-1]]
+        repeated = np.minimum(np.arange(len(rounds)), len(unit_rounds) - 1)
         for name, codes in design.encode_curves(
-            unit["metrics"][chosen], evaluated, own, samples[seed], self.axes
+            unit["metrics"][unit_rows], evaluated, unit_rounds, samples[seed], self.axes
         ):
             *_, metric = name.split("_")
             wide = codec.dtype(metric, samples) if metric in self.task.metric_names else codes.dtype
@@ -352,11 +363,11 @@ class SampleDesign(design.Design[SampleUnit]):
         round_, rate = (task.fidelity_space[n] for n in ("round", "client_sample_rate"))
         stored = tuple(rounds.tolist())
         grid = replace(round_, low=stored[0], high=stored[-1], values=stored, bins=None)
-        words = [f"--sample {self._given_size} --rounds", ",".join(map(str, self.depths))]
-        words += ["--rates", ",".join(map(str, self.rates))]
+        options = [f"--sample {self._given_size} --rounds", ",".join(map(str, self.depths))]
+        options += ["--rates", ",".join(map(str, self.rates))]
         if self.repeat_every is not None:
-            words += ["--repeat-every", str(self.repeat_every)]
-        words += ["--crossed"] if self.crossed else []
+            options += ["--repeat-every", str(self.repeat_every)]
+        options += ["--crossed"] if self.crossed else []
         ends = Counter(arrays[LAST_ROUND].tolist()) if self._is_ragged else {}
         return {
             **self.plan(),
@@ -369,12 +380,12 @@ class SampleDesign(design.Design[SampleUnit]):
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),
             "missing": "all configurations that were not drawn; rounds that are not in the "
             f"fidelity grid; {self.size - count} of {self.size} planned courses",
-            "build_command": f"fedhpo-gym build {task.identity.arguments} {' '.join(words)}",
+            "build_command": f"fedhpo-gym build {task.identity.arguments} {' '.join(options)}",
             **design.provenance(task, samples, hardware),
         }
 
 
-def _runs(points: Sequence[int]) -> Iterator[str]:
+def _join_runs(points: Sequence[int]) -> Iterator[str]:
     """Yield ascending points as words, those of a run of three or more as one."""
     points = list(points)
     while points:
@@ -389,8 +400,8 @@ def _points_of(stem: str) -> list[int]:
     """Return the points in the name of a unit's file; none if no unit can have this name."""
     points: list[int] = []
     for word in stem.removeprefix(PREFIX).split("-"):
-        found = _WORD.fullmatch(word)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        match = _WORD.fullmatch(word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         ascending = (points[-1] if points else -1) < first <= last
         if not ascending or len(points) + last - first >= MOST_POINTS:
             return []
@@ -398,37 +409,37 @@ def _points_of(stem: str) -> list[int]:
     return points
 
 
-def _depths(dimension: Dimension, rounds: int | Sequence[int] | None) -> tuple[int, ...]:
+def _sort_depths(dimension: Dimension, rounds: int | Sequence[int] | None) -> tuple[int, ...]:
     """Return the rounds that courses are trained for, ascending, as often as they are drawn."""
     if rounds is None:
         return (int(dimension.high),)
-    given = (rounds,) if isinstance(rounds, int) else tuple(rounds)
-    for depth in given:
+    depths = (rounds,) if isinstance(rounds, int) else tuple(rounds)
+    for depth in depths:
         if not dimension.low < depth <= dimension.high:
             raise InvalidArgumentError(
                 f"`rounds` must be in [{dimension.low + 1}, {dimension.high}], the rounds of the "
                 f"task, got {depth!r}"
             )
-    if not given:
+    if not depths:
         raise InvalidArgumentError(f"`rounds` must hold at least one number, got {rounds!r}")
-    return tuple(sorted(given))
+    return tuple(sorted(depths))
 
 
-def _drawn_rates(dimension: Dimension, rates: Sequence[float] | None) -> tuple[float, ...]:
+def _sort_rates(dimension: Dimension, rates: Sequence[float] | None) -> tuple[float, ...]:
     """Return client sample rates, ascending, as often as they are drawn."""
-    given = dimension.grid if rates is None else rates
-    values = tuple(sorted(float(dimension.validate(rate, "rates")) for rate in given))
+    choices = dimension.grid if rates is None else rates
+    values = tuple(sorted(float(dimension.validate(rate, "rates")) for rate in choices))
     if not values:
         raise InvalidArgumentError(f"`rates` must hold at least one rate, got {rates!r}")
     return values
 
 
-def _up_to(dimension: Dimension, depths: tuple[int, ...]) -> Dimension:
+def _limit_rounds(dimension: Dimension, depths: tuple[int, ...]) -> Dimension:
     last = depths[-1]
     if depths == (dimension.high,):
         return dimension
-    kept = {r for r in map(int, dimension.grid) if r <= last}
-    return replace(dimension, high=last, values=tuple(sorted({*kept, *depths})), bins=None)
+    grid = {r for r in map(int, dimension.grid) if r <= last}
+    return replace(dimension, high=last, values=tuple(sorted({*grid, *depths})), bins=None)
 
 
 _BITS = 50
@@ -459,10 +470,10 @@ def balanced(count: int, size: int) -> Integers:
 
 
 def _scrambled_radical_inverse(count: int, axis: int, base: int) -> Floats:
-    rest = np.arange(count)
+    quotient = np.arange(count)
     coordinate = np.zeros(count)
     for digit in range(math.ceil(_BITS / math.log2(base))):
         permutation = stream(0, "sample_design", axis, digit).permutation(base)
-        coordinate += permutation[rest % base] * float(base) ** -(digit + 1)
-        rest //= base
+        coordinate += permutation[quotient % base] * float(base) ** -(digit + 1)
+        quotient //= base
     return np.minimum(coordinate, np.nextafter(1.0, 0.0))

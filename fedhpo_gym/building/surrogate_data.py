@@ -1,4 +1,11 @@
-"""What a surrogate can be fitted on, and the few numbers that stand for curves of courses."""
+"""What a surrogate can be fitted on, and the few numbers that stand for curves of courses.
+
+`open_source` opens the table or the sample of a variant as a `FittingSource`, whose `rows` are
+`FittingRows`: inputs, and curves of metrics at the stored rounds. `prepare` turns these into
+`PreparedRows` for the regressors of `building/candidates.py`: standardised, with rounds that were
+not trained filled in (`completed`), and compressed to principal components. What scales and
+compresses the curves is learned from the rows of the fit alone, so that held-out rows stay unseen.
+"""
 
 import math
 from collections.abc import Mapping
@@ -70,8 +77,8 @@ class FittingRows:
         return len(self.inputs)
 
     def __getitem__(self, index: Integers) -> "FittingRows":
-        own = {k: v[index] for k, v in vars(self).items() if k not in ("seed_weights", "names")}
-        return replace(self, **own)
+        arrays = {k: v[index] for k, v in vars(self).items() if k not in ("seed_weights", "names")}
+        return replace(self, **arrays)
 
     @property
     def weights(self) -> Floats:
@@ -165,13 +172,13 @@ def scales_of(outputs: Singles, num_clients: int) -> dict[str, Singles]:
 
 def principal_directions(rows: Singles, most: int) -> Singles:
     """Return (directions, columns) in which (n, columns) rows differ most, in half precision."""
-    chosen = np.linspace(0, len(rows) - 1, min(len(rows), COMPONENT_ROWS)).astype(np.int64)
-    few = rows[chosen].astype(np.float64)
-    count = max(1, min(most, *few.shape))
-    if few.shape[0] < few.shape[1]:
-        directions = np.linalg.eigh(few @ few.T)[1][:, ::-1][:, :count].T @ few
+    indices = np.linspace(0, len(rows) - 1, min(len(rows), COMPONENT_ROWS)).astype(np.int64)
+    subset = rows[indices].astype(np.float64)
+    count = max(1, min(most, *subset.shape))
+    if subset.shape[0] < subset.shape[1]:
+        directions = np.linalg.eigh(subset @ subset.T)[1][:, ::-1][:, :count].T @ subset
     else:
-        directions = np.linalg.eigh(few.T @ few)[1][:, ::-1][:, :count].T
+        directions = np.linalg.eigh(subset.T @ subset)[1][:, ::-1][:, :count].T
     norms = np.linalg.norm(directions, axis=1, keepdims=True)
     return halved((directions / np.maximum(norms, 1e-9)).astype(np.float32))
 
@@ -199,40 +206,45 @@ def completed(curves: Singles, trained: Bools, settings: Singles) -> Singles:
     if trained.all():
         return curves
     ends = np.unique(trained.sum(axis=1)).tolist()
-    found = curves.astype(np.float64)
+    completion = curves.astype(np.float64)
     for start, end in pairwise(ends):
         longer = trained[:, end - 1]
-        beginnings = _beginnings(found[:, :start].reshape(len(found), -1), longer)
+        beginnings = _score_beginnings(completion[:, :start].reshape(len(completion), -1), longer)
         near = np.concatenate([beginnings, SETTINGS * settings], axis=1)
-        line = _line(found[longer, start - 1], found[longer, start:end])
-        expected = line * found[:, start - 1 : start]
-        rest = found[longer, start:end] - expected[longer]
-        told = _told(near[longer], rest.reshape(len(rest), -1), near[~longer])
-        told = expected[~longer] + told.reshape(-1, *rest.shape[1:])
-        low, high = found[longer, start:end].min(axis=0), found[longer, start:end].max(axis=0)
+        line = _fit_slopes(completion[longer, start - 1], completion[longer, start:end])
+        expected = line * completion[:, start - 1 : start]
+        residuals = completion[longer, start:end] - expected[longer]
+        prediction = _predict_residuals(
+            near[longer], residuals.reshape(len(residuals), -1), near[~longer]
+        )
+        prediction = expected[~longer] + prediction.reshape(-1, *residuals.shape[1:])
+        low, high = (
+            completion[longer, start:end].min(axis=0),
+            completion[longer, start:end].max(axis=0),
+        )
         room = WIDER * (high - low)
-        found[~longer, start:end] = np.clip(told, low - room, high + room)
-    found[:, ends[-1] :] = found[:, ends[-1] - 1 : ends[-1]]
-    return found.astype(np.float32)
+        completion[~longer, start:end] = np.clip(prediction, low - room, high + room)
+    completion[:, ends[-1] :] = completion[:, ends[-1] - 1 : ends[-1]]
+    return completion.astype(np.float32)
 
 
-def _beginnings(heads: Floats, longer: Bools) -> Floats:
+def _score_beginnings(heads: Floats, longer: Bools) -> Floats:
     """Return (n, directions) scores of (n, columns) along what differs most in longer courses."""
-    known = heads[longer]
-    centre = known.mean(axis=0)
-    directions = np.linalg.svd(known - centre, full_matrices=False)[2][:DIRECTIONS]
+    longer_heads = heads[longer]
+    centre = longer_heads.mean(axis=0)
+    directions = np.linalg.svd(longer_heads - centre, full_matrices=False)[2][:DIRECTIONS]
     scores = (heads - centre) @ directions.T
     return np.asarray(scores / max(float(scores[longer, :1].std()), 1e-12))
 
 
-def _line(last: Floats, later: Floats) -> Floats:
+def _fit_slopes(last: Floats, later: Floats) -> Floats:
     """Return the (rounds, targets) slopes of (m, rounds, targets) later values on (m, targets)."""
     centred = last - last.mean(axis=0)
     product_sum = np.einsum("mt,mrt->rt", centred, later)
     return np.asarray(product_sum / np.maximum((centred**2).sum(axis=0), 1e-9))
 
 
-def _told(known: Floats, values: Floats, asked: Floats) -> Floats:
+def _predict_residuals(inputs: Floats, values: Floats, queries: Floats) -> Floats:
     """Predict the (s, targets) values at `asked` from courses that resemble it.
 
     Kernel ridge regression about the mean. A Matern kernel of smoothness 3/2 forgets with the
@@ -243,16 +255,20 @@ def _told(known: Floats, values: Floats, asked: Floats) -> Floats:
     Shapes: `known` (m, columns); `values` (m, targets); `asked` (s, columns).
     """
     mean = values.mean(axis=0)
-    rest = values - mean
+    residuals = values - mean
     length, ridge = min(
         product(LENGTHS, RIDGES),
-        key=lambda one: _left_out(matern(known / one[0], known / one[0]), rest, one[1]),
+        key=lambda pair: _left_out_error(
+            matern(inputs / pair[0], inputs / pair[0]), residuals, pair[1]
+        ),
     )
-    gram = matern(known / length, known / length) + ridge * np.eye(len(known))
-    return np.asarray(mean + matern(asked / length, known / length) @ np.linalg.solve(gram, rest))
+    gram = matern(inputs / length, inputs / length) + ridge * np.eye(len(inputs))
+    return np.asarray(
+        mean + matern(queries / length, inputs / length) @ np.linalg.solve(gram, residuals)
+    )
 
 
-def _left_out(gram: Floats, values: Floats, ridge: float) -> float:
+def _left_out_error(gram: Floats, values: Floats, ridge: float) -> float:
     """Return the squared error, over all courses, of predicting each from the others."""
     inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
     missed = (inverse @ values) / np.diag(inverse)[:, None]
@@ -262,15 +278,15 @@ def _left_out(gram: Floats, values: Floats, ridge: float) -> float:
 MEASURES = ("val_accuracy", "log_val_loss")
 
 
-def open_source(wanted: str | Identity) -> "FittingSource":
+def open_source(variant: str | Identity) -> "FittingSource":
     """Open what the surrogate of a variant is fitted on: its table, else its sample."""
-    name, arguments = named(wanted)
+    name, arguments = named(variant)
     if name in list_tables():
-        return FittingTable(open_table(wanted))
+        return FittingTable(open_table(variant))
     if name in list_samples():
-        return FittingSample(open_sample(wanted))
-    if isinstance(wanted, Identity):
-        require_trainable(task_of(wanted))
+        return FittingSample(open_sample(variant))
+    if isinstance(variant, Identity):
+        require_trainable(task_of(variant))
     raise MissingDataError(
         f"there is neither a table nor a sample {name!r} to fit a surrogate on; build a sample of "
         f"N courses with `fedhpo-gym build {arguments} --sample N`, or a table of the whole grid "
@@ -287,13 +303,13 @@ def intervals(space: SearchSpace) -> SearchSpace:
     return SearchSpace(tuple(continuous))
 
 
-def _inputs(stored: Table | Sample) -> CurveInputs:
+def _make_inputs(stored: Table | Sample) -> CurveInputs:
     clients = stored.num_samples.shape[1]
     space, fidelities = intervals(stored.space), intervals(stored.fidelity_space)
     return CurveInputs(space, fidelities, clients, stored.seeds, products_of(space))
 
 
-def _outputs(
+def _make_outputs(
     stored: Table | Sample, courses: Integers, axis: int, weights: Floats
 ) -> tuple[Singles, Singles]:
     """Return (n, K, outputs), and what clients have at the last round, as if all had all rounds."""
@@ -316,7 +332,7 @@ def _outputs(
     return np.concatenate([curves, diverged[..., None]], axis=2), metrics[:, -1].copy()
 
 
-def _draw(total: int, limit: int, rng: np.random.Generator) -> Integers:
+def _draw_courses(total: int, limit: int, rng: np.random.Generator) -> Integers:
     if limit >= total:
         return np.arange(total)
     return np.sort(rng.choice(total, limit, replace=False))
@@ -329,7 +345,7 @@ class FittingTable:
 
     def __init__(self, table: Table) -> None:
         self.stored = table
-        self.inputs = _inputs(table)
+        self.inputs = _make_inputs(table)
         self.fidelity_space = self.inputs.fidelity_space
         self.num_configurations = self.num_held_out = table.space.grid_size
 
@@ -338,19 +354,19 @@ class FittingTable:
         table = self.stored
         grid = table.space.grid_shape
         shape = (*grid, len(table.rates), len(table.seeds))
-        chosen = _draw(int(np.prod(shape)), limit, rng)
-        at = np.unravel_index(chosen, shape)
+        courses = _draw_courses(int(np.prod(shape)), limit, rng)
+        at = np.unravel_index(courses, shape)
         pairs = zip(self.inputs.space.dimensions, table.space.dimensions, strict=True)
         scales = [np.array([d.encode(value) for value in points.grid]) for d, points in pairs]
         coordinates = [scale[i] for scale, i in zip(scales, at[:-2], strict=True)]
         rates, seed = np.array(table.rates)[at[-2]], at[-1].astype(np.int64)
         seed_weights = client_shares(table.num_samples)
-        outputs, final = _outputs(table, chosen, 0, seed_weights[seed])
+        outputs, final = _make_outputs(table, courses, 0, seed_weights[seed])
         return FittingRows(
             inputs=self.inputs.rows_of_one_seed(np.column_stack(coordinates), rates, seed),
             outputs=outputs,
             final=final,
-            trained=np.ones((len(chosen), len(table.rounds)), np.bool_),
+            trained=np.ones((len(courses), len(table.rounds)), np.bool_),
             seed=seed,
             seed_weights=seed_weights,
             configuration=np.ravel_multi_index(at[:-2], grid).astype(np.int64),
@@ -369,8 +385,8 @@ class FittingTable:
         others = len(table.seeds) - 1
         spread: dict[str, float] = {}
         for measure, value in zip(MEASURES, values, strict=True):
-            rest = value.sum(axis=-1, keepdims=True) - value
-            distance = np.abs(value - rest / others).mean() if others else 0.0
+            sum_of_others = value.sum(axis=-1, keepdims=True) - value
+            distance = np.abs(value - sum_of_others / others).mean() if others else 0.0
             spread[measure] = float(f"{distance:.4g}")
         return spread
 
@@ -386,14 +402,14 @@ class FittingSample:
 
     def __init__(self, sample: Sample) -> None:
         self.stored = sample
-        self.inputs = _inputs(sample)
+        self.inputs = _make_inputs(sample)
         self.fidelity_space = self.inputs.fidelity_space
         self._configurations = sample.configurations()
-        same = _number([tuple(c.values()) for c in self._configurations])
+        same = _number_keys([tuple(c.values()) for c in self._configurations])
         self.num_configurations = int(same.max()) + 1
         # Only courses of our designs come in blocks.
-        together = same if IMPORTED in sample.card else _number(self._shared())
-        self._together = _joined(same, together)
+        together = same if IMPORTED in sample.card else _number_keys(self._shared())
+        self._together = _join_numberings(same, together)
         self.num_held_out = len(np.unique(self._together))
 
     def _shared(self) -> list[tuple[Any, ...]]:
@@ -409,24 +425,24 @@ class FittingSample:
     def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
         """Return all courses, or as many as `limit` drawn without replacement."""
         sample = self.stored
-        chosen = _draw(len(sample), limit, rng)
-        seed = sample.codes("seed")[chosen].astype(np.int64)
+        courses = _draw_courses(len(sample), limit, rng)
+        seed = sample.codes("seed")[courses].astype(np.int64)
         coordinates = np.stack([self.inputs.space.encode(c) for c in self._configurations])
-        rates = sample.codes("client_sample_rate")[chosen]
+        rates = sample.codes("client_sample_rate")[courses]
         seed_weights = client_shares(sample.num_samples)
-        trained = sample.trained[chosen]
-        outputs, final = _outputs(sample, chosen, 1, seed_weights[seed])
+        trained = sample.trained[courses]
+        outputs, final = _make_outputs(sample, courses, 1, seed_weights[seed])
         outputs[~trained] = np.nan
         return FittingRows(
-            inputs=self.inputs.rows_of_one_seed(coordinates[chosen], rates, seed),
+            inputs=self.inputs.rows_of_one_seed(coordinates[courses], rates, seed),
             outputs=outputs,
             final=final,
             trained=trained,
             seed=seed,
             seed_weights=seed_weights,
-            configuration=self._together[chosen],
+            configuration=self._together[courses],
             names=self.inputs.names,
-            ranking=np.zeros(len(chosen), dtype=np.int64),
+            ranking=np.zeros(len(courses), dtype=np.int64),
         )
 
     @property
@@ -439,19 +455,19 @@ FittingSource = FittingTable | FittingSample
 """Learning curves that a surrogate can be fitted on."""
 
 
-def _number(keys: list[tuple[Any, ...]]) -> Integers:
+def _number_keys(keys: list[tuple[Any, ...]]) -> Integers:
     """Return the same number for equal keys, counted from 0."""
-    known: Mapping[Any, int] = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    return np.array([known[key] for key in keys], dtype=np.int64)
+    index_of: Mapping[Any, int] = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return np.array([index_of[key] for key in keys], dtype=np.int64)
 
 
-def _joined(one: Integers, other: Integers) -> Integers:
+def _join_numberings(first: Integers, second: Integers) -> Integers:
     """Return numbers that are equal where either of two numberings is, directly or by a chain."""
-    joined = one
+    joined = first
     while True:
         before = joined
-        for numbers in (one, other):
-            least = np.full(int(numbers.max()) + 1, len(one))
+        for numbers in (first, second):
+            least = np.full(int(numbers.max()) + 1, len(first))
             np.minimum.at(least, numbers, joined)
             joined = least[numbers]
         if np.array_equal(joined, before):

@@ -1,4 +1,11 @@
-"""Fits the surrogate of a table or sample: compares candidates, fits the best, writes it."""
+"""Fits the surrogate of a table or sample: compares candidates, fits the best, writes it.
+
+`fedhpo-gym surrogate` calls `fit_surrogate`. It cross-validates `CANDIDATES` on some rows of
+`building/surrogate_data.py`, chooses the smallest of those that are nearly the best, and fits it
+again on many more rows. `building/surrogate_verdicts.py` measures it on held-out configurations
+and says whether it is accepted. An accepted one is written as an archive, which
+`stored.surrogate.Surrogate` opens.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -106,34 +113,34 @@ def fit_surrogate(
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
     candidates = CANDIDATES if candidate is None else {candidate: CANDIDATES[candidate]}
     with tqdm(total=FOLDS * (len(candidates) + 1) + 1, desc=name, unit="fit") as bar:
-        compared = _compare(rows, candidates, bar)
-        chosen = _choose(compared, candidate)
-        bar.set_postfix_str(f"fitting {chosen.candidate.name}")
-        model = chosen.candidate.models(prepare(rows))[chosen.variant]
+        compared = _compare_candidates(rows, candidates, bar)
+        winner = _choose_candidate(compared, candidate)
+        bar.set_postfix_str(f"fitting {winner.candidate.name}")
+        model = winner.candidate.models(prepare(rows))[winner.variant]
         bar.update()
-        claimed = _held_out(chosen, rows, bar)
-    errors = _stored_errors(source, rows, model, claimed)
+        claimed = _claim_held_out(winner, rows, bar)
+    errors = _measure_errors(source, rows, model, claimed)
     card = surrogate_card(
         source,
         rows,
-        {name: _result(f, source) for name, f in compared.items()},
+        {name: _describe_candidate(f, source) for name, f in compared.items()},
         identity,
         candidate,
     )
     card["model"] |= {
-        "kind": chosen.candidate.kind,
-        "candidate": chosen.candidate.name,
-        "variant": chosen.variant,
-        "settings": dict(chosen.candidate.settings),
+        "kind": winner.candidate.kind,
+        "candidate": winner.candidate.name,
+        "variant": winner.variant,
+        "settings": dict(winner.candidate.settings),
     }
     card["errors_of_the_stored_model"] = errors
-    found = errors["verdict"]
-    if not (found["passed"] or keep):
+    judgement = errors["verdict"]
+    if not (judgement["passed"] or keep):
         raise InvalidArgumentError(
             f"`keep` (`--keep`) must be given to write the surrogate of {name!r}, which is not "
-            f"accepted: its error of the loss is {found['share_of_yardstick']} of that of a "
-            f"constant that knows the round, and Kendall's tau is {found['kendall_tau']}. The rule "
-            f"is: {found['rule']}. Build a larger sample, then fit again"
+            f"accepted: its error of the loss is {judgement['share_of_yardstick']} of that of a "
+            f"constant that knows the round, and Kendall's tau is {judgement['kendall_tau']}. The "
+            f"rule is: {judgement['rule']}. Build a larger sample, then fit again"
         )
     with TemporaryDirectory(dir=target, prefix=".fit-") as folder_of_trial:
         trial = write_verdicts(write_health(write_surrogate(Path(folder_of_trial), card, model)))
@@ -145,14 +152,14 @@ def fit_surrogate(
                     f"claimed best is not what it is said to be: {claim.words}. The rule is: "
                     f"{CLAIM_RULE}. Build a larger sample, then fit again"
                 )
-        said = Surrogate(trial).card
-        added = {key: said[key] for key in (HEALTH, ENTRY, CLAIMED) if key in said}
+        trial_card = Surrogate(trial).card
+        entries = {key: trial_card[key] for key in (HEALTH, ENTRY, CLAIMED) if key in trial_card}
     written = write_surrogate(target, card, model)
-    add_to_card(written, FORMAT, added)
+    add_to_card(written, FORMAT, entries)
     return written
 
 
-def _compare(
+def _compare_candidates(
     rows: FittingRows, candidates: Mapping[str, Candidate], bar: Any
 ) -> dict[str, _CandidateResult]:
     rng = stream(0, "surrogate_folds")
@@ -163,58 +170,62 @@ def _compare(
         bar.set_postfix_str(name)
         bar.update()
 
-    found = cross_validate(candidates, sample, _folds(sample), show)
+    claims_by_candidate = cross_validate(candidates, sample, _held_out_folds(sample), show)
     prepared = prepare(sample)
     truth = truths(sample).values
     compared = {}
     for name, candidate in candidates.items():
-        theirs = found[name]
+        claims_by_variant = claims_by_candidate[name]
         losses = {
-            variant: float(np.nanmean(np.abs(parts["test"].values - truth)[..., LOSS]))
-            for variant, parts in theirs.items()
+            variant: float(np.nanmean(np.abs(by_split["test"].values - truth)[..., LOSS]))
+            for variant, by_split in claims_by_variant.items()
         }
         best = min(losses, key=lambda variant: losses[variant])
         arrays = candidate.models(prepared)[best].arrays.values()
-        errors = {part: np.abs(c.values - truth) for part, c in theirs[best].items()}
-        tau = tau_at(sample, theirs[best]["test"])
+        errors = {split: np.abs(c.values - truth) for split, c in claims_by_variant[best].items()}
+        tau = tau_at(sample, claims_by_variant[best]["test"])
         size_bytes = sum(array.nbytes for array in arrays)
-        held_out = theirs[best]["test"]
+        held_out = claims_by_variant[best]["test"]
         compared[name] = _CandidateResult(
             candidate, best, errors, held_out, tau, losses, size_bytes
         )
     return compared
 
 
-def _choose(compared: Mapping[str, _CandidateResult], wanted: str | None) -> _CandidateResult:
+def _choose_candidate(
+    compared: Mapping[str, _CandidateResult], name: str | None
+) -> _CandidateResult:
     small = [fitted for fitted in compared.values() if fitted.stored_bytes <= MAX_BYTES]
-    if wanted is not None:
-        return compared[wanted]
+    if name is not None:
+        return compared[name]
     if not small:
         raise InvalidArgumentError(f"no candidate fits into {MAX_BYTES} bytes; name one to store")
     good = NEARLY * min(fitted.score for fitted in small)
     return min((f for f in small if f.score <= good), key=lambda fitted: fitted.stored_bytes)
 
 
-def _held_out(chosen: _CandidateResult, rows: FittingRows, bar: Any) -> Claims:
+def _claim_held_out(winner: _CandidateResult, rows: FittingRows, bar: Any) -> Claims:
     """Return what the recipe claims of configurations that it did not see."""
-    if len(chosen.held_out.values) == len(rows):  # the comparison had all rows
+    if len(winner.held_out.values) == len(rows):  # the comparison had all rows
         bar.update(FOLDS)
-        return chosen.held_out
-    name, fold = chosen.candidate.name, _folds(rows)
-    found = cross_validate({name: chosen.candidate}, rows, fold, lambda _: bar.update())
-    return found[name][chosen.variant]["test"]
+        return winner.held_out
+    name, fold = winner.candidate.name, _held_out_folds(rows)
+    by_candidate = cross_validate({name: winner.candidate}, rows, fold, lambda _: bar.update())
+    return by_candidate[name][winner.variant]["test"]
 
 
-def _folds(rows: FittingRows) -> NDArray[np.int64]:
+def _held_out_folds(rows: FittingRows) -> NDArray[np.int64]:
     return folds_of(rows.configuration, stream(0, "surrogate_held_out"))
 
 
-def _stored_errors(
+def _measure_errors(
     source: FittingSource, rows: FittingRows, model: CurveModel, claimed: Claims
 ) -> dict[str, Any]:
     spread, truth = source.seed_spread, truths(rows).values
     errors = summary(np.abs(claimed.values - truth), spread)
-    known = {m: v["mae"] for m, v in summary(yardstick(rows, _folds(rows)), {}).items()}
+    constant_errors = {
+        m: v["mae"] for m, v in summary(yardstick(rows, _held_out_folds(rows)), {}).items()
+    }
     shared = rows.shared_knot
     ragged = {
         "kendall_tau_at_shared_round": {
@@ -227,17 +238,17 @@ def _stored_errors(
         "train": summary(np.abs(claims(model, rows).values - truth), spread),
         "held_out": errors,
         "held_out_note": "the same recipe fitted without a tenth of the configurations, ten times",
-        "yardstick": known,
+        "yardstick": constant_errors,
         "yardstick_note": "error of the mean at every round over the courses of the other folds",
         "diverged": divergence_summary(rows, claimed),
-        "verdict": verdict(errors, known, tau_at(rows, claimed)),
+        "verdict": verdict(errors, constant_errors, tau_at(rows, claimed)),
         "optimism": optimism(rows, claimed),
         "optimism_note": "log validation loss of the held-out tenth that is claimed best",
         **({} if rows.trained.all() else ragged),
     }
 
 
-def _result(fitted: _CandidateResult, source: FittingSource) -> dict[str, Any]:
+def _describe_candidate(fitted: _CandidateResult, source: FittingSource) -> dict[str, Any]:
     spread = source.seed_spread
     return {
         "settings": dict(fitted.candidate.settings),
@@ -248,5 +259,5 @@ def _result(fitted: _CandidateResult, source: FittingSource) -> dict[str, Any]:
         "kendall_tau": float(f"{fitted.tau:.4g}"),
         "bytes_before_compression": fitted.stored_bytes,
         "small_enough": fitted.stored_bytes <= MAX_BYTES,
-        "by_configuration": {part: summary(e, spread) for part, e in fitted.errors.items()},
+        "by_configuration": {split: summary(e, spread) for split, e in fitted.errors.items()},
     }

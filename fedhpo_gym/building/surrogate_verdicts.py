@@ -1,4 +1,12 @@
-"""Held-out errors of surrogates, what they must beat, and figures of every objective."""
+"""Held-out errors of surrogates, what they must beat, and figures of every objective.
+
+`cross_validate` returns what candidates claim of rows that they did not see, as `Claims`, and
+`truths` what these rows did. From the two, `summary`, `tau_at`, `optimism` and
+`divergence_summary` compute figures, `yardstick` the error of a constant that knows the round, and
+`verdict` whether a surrogate is accepted. `surrogate_card` writes all of it into a card.
+`write_verdicts` adds the figures of every objective to the card of a stored surrogate, and
+`write_claim` what training its claimed best reached.
+"""
 
 import datetime
 import math
@@ -73,30 +81,30 @@ class Claims:
 
 def folds_of(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the fold of every row; rows of one group share a fold, folds are equally large."""
-    known, where = np.unique(groups, return_inverse=True)
-    return rng.permutation(np.arange(len(known)) % FOLDS)[where].astype(np.int64)
+    distinct, group_of_row = np.unique(groups, return_inverse=True)
+    return rng.permutation(np.arange(len(distinct)) % FOLDS)[group_of_row].astype(np.int64)
 
 
 def truths(rows: FittingRows) -> Claims:
     """Return what courses really did; values are NaN at rounds that they were not trained for."""
     flat = rows.outputs.reshape(-1, rows.outputs.shape[2])
     weights = np.repeat(rows.weights, rows.outputs.shape[1], axis=0)
-    found = surrogate_rows.objectives(flat[:, :-1], weights).reshape(*rows.outputs.shape[:2], -1)
-    return Claims(found, rows.outputs[..., DIVERGED] >= 0.5)
+    values = surrogate_rows.objectives(flat[:, :-1], weights).reshape(*rows.outputs.shape[:2], -1)
+    return Claims(values, rows.outputs[..., DIVERGED] >= 0.5)
 
 
 def claims(model: CurveModel, rows: FittingRows) -> Claims:
     """Return what a model answers at the knots."""
     coefficients = model.coefficients(rows.inputs)
     losses = model.at_all_knots(coefficients, surrogate_rows.VALIDATION)
-    chosen = running_best(losses.T).T
-    found = np.empty((*losses.shape, len(MEASURES)))
+    best_knots = running_best(losses.T).T
+    values = np.empty((*losses.shape, len(MEASURES)))
     weights = rows.weights
     for knot in range(losses.shape[1]):
         outputs = model.at_knots(coefficients, np.full(len(losses), knot))
-        found[:, knot] = surrogate_rows.objectives(outputs[:, :-1], weights)
+        values[:, knot] = surrogate_rows.objectives(outputs[:, :-1], weights)
     chance = np.maximum.accumulate(model.at_all_knots(coefficients, DIVERGED), axis=1)
-    best = np.take_along_axis(found, chosen[..., None], axis=1)
+    best = np.take_along_axis(values, best_knots[..., None], axis=1)
     return Claims(best, chance >= 0.5)
 
 
@@ -122,66 +130,69 @@ def cross_validate(
 
     Of a training row, the claim of one of the models that saw it is kept.
     """
-    found: dict[str, dict[str, dict[str, Claims]]] = {name: {} for name in candidates}
+    claims_by_candidate: dict[str, dict[str, dict[str, Claims]]] = {name: {} for name in candidates}
     for k in np.unique(fold).tolist():
         inside, outside = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
         prepared = prepare(rows[outside])
         for name, candidate in candidates.items():
             for variant, model in candidate.models(prepared).items():
-                parts = found[name].setdefault(
-                    variant, {part: Claims.blank(rows) for part in ("train", "test")}
+                by_split = claims_by_candidate[name].setdefault(
+                    variant, {split: Claims.blank(rows) for split in ("train", "test")}
                 )
-                parts["test"].put(inside, claims(model, rows[inside]))
-                parts["train"].put(outside, claims(model, rows[outside]))
+                by_split["test"].put(inside, claims(model, rows[inside]))
+                by_split["train"].put(outside, claims(model, rows[outside]))
             progress(name)
-    return found
+    return claims_by_candidate
 
 
 def kendall_tau(truth: Floats, claim: Floats, ranking: NDArray[np.int64]) -> float:
     """Return Kendall's tau-b of (n,) truth and claim, among courses of one (n,) ranking."""
     groups = np.unique(ranking[ranking >= 0]).tolist()
-    return tau_b([count_pairs(truth[ranking == one], claim[ranking == one]) for one in groups])
+    return tau_b(
+        [count_pairs(truth[ranking == group], claim[ranking == group]) for group in groups]
+    )
 
 
-def tau_at(rows: FittingRows, found: Claims, knot: int = -1) -> float:
+def tau_at(rows: FittingRows, model_claims: Claims, knot: int = -1) -> float:
     """Return Kendall's tau of the validation loss at a round, of the courses that have it."""
     loss = MEASURES.index("log_val_loss")
-    truth, claim = (each.values[:, knot, loss] for each in (truths(rows), found))
+    truth, claim = (each.values[:, knot, loss] for each in (truths(rows), model_claims))
     return kendall_tau(truth, claim, np.where(rows.trained[:, knot], rows.ranking, -1))
 
 
-def optimism(rows: FittingRows, found: Claims) -> dict[str, float]:
+def optimism(rows: FittingRows, model_claims: Claims) -> dict[str, float]:
     """Return how far those claimed best fall short: the lowest predictions are the luckiest."""
     loss = MEASURES.index("log_val_loss")
     ranked = rows.trained[:, -1] & (rows.ranking >= 0)
-    truth, claim = (each.values[ranked, -1, loss] for each in (truths(rows), found))
-    chosen = np.argsort(claim, kind="stable")[: math.ceil(BEST_SHARE * len(claim))]
-    claimed = claim[chosen].mean()
+    truth, claim = (each.values[ranked, -1, loss] for each in (truths(rows), model_claims))
+    best_courses = np.argsort(claim, kind="stable")[: math.ceil(BEST_SHARE * len(claim))]
+    claimed = claim[best_courses].mean()
     return {
-        "courses": len(chosen),
-        "claimed": _short(claimed),
-        "above": _short(truth[chosen].mean() - claimed),
+        "courses": len(best_courses),
+        "claimed": _round_digits(claimed),
+        "above": _round_digits(truth[best_courses].mean() - claimed),
     }
 
 
-def divergence_summary(rows: FittingRows, found: Claims) -> dict[str, float]:
+def divergence_summary(rows: FittingRows, model_claims: Claims) -> dict[str, float]:
     """Return shares of courses that diverge by their end: in truth, claimed, and both."""
     last = rows.trained.sum(axis=1)[:, None] - 1
     truth, claim = (
-        np.take_along_axis(each.diverged, last, axis=1)[:, 0] for each in (truths(rows), found)
+        np.take_along_axis(each.diverged, last, axis=1)[:, 0]
+        for each in (truths(rows), model_claims)
     )
     return {
-        "share": _short(truth.mean()),
-        "claimed": _short(claim.mean()),
-        "both": _short((truth & claim).mean()),
+        "share": _round_digits(truth.mean()),
+        "claimed": _round_digits(claim.mean()),
+        "both": _round_digits((truth & claim).mean()),
     }
 
 
 def outcome_spread(rows: FittingRows) -> dict[str, float]:
     """Return the mean distance from the median over all courses and rounds."""
-    found = truths(rows).values[rows.trained]
-    distance = np.abs(found - np.median(found, axis=0)).mean(axis=0)
-    return {measure: _short(d) for measure, d in zip(MEASURES, distance, strict=True)}
+    values = truths(rows).values[rows.trained]
+    distance = np.abs(values - np.median(values, axis=0)).mean(axis=0)
+    return {measure: _round_digits(d) for measure, d in zip(MEASURES, distance, strict=True)}
 
 
 def compression_summary(rows: FittingRows) -> dict[str, Any]:
@@ -189,19 +200,19 @@ def compression_summary(rows: FittingRows) -> dict[str, Any]:
     prepared = prepare(rows)
     basis = prepared.basis.reshape(len(prepared.basis), -1)
     lost = np.where(prepared.known, prepared.coefficients @ basis - prepared.curves, 0.0)
-    kept = np.where(prepared.known, prepared.curves, 0.0)
-    variance = max(float((kept**2).sum()), 1e-12)
-    said = {
+    curves = np.where(prepared.known, prepared.curves, 0.0)
+    variance = max(float((curves**2).sum()), 1e-12)
+    sizes = {
         "coefficients": len(basis),
         "of": basis.shape[1],
-        "share_of_variance_lost": _short(float((lost**2).sum()) / variance),
+        "share_of_variance_lost": _round_digits(float((lost**2).sum()) / variance),
     }
     if prepared.clients is not None:
-        said |= {
+        sizes |= {
             "components_of_clients": len(prepared.clients),
             "client_outputs": prepared.clients.shape[1],
         }
-    return said
+    return sizes
 
 
 def summary(errors: Floats, spread: Mapping[str, float]) -> dict[str, Any]:
@@ -210,13 +221,13 @@ def summary(errors: Floats, spread: Mapping[str, float]) -> dict[str, Any]:
     columns = each[~np.isnan(each).any(axis=1)].T
     return {
         measure: {
-            "mae": _short(column.mean()),
-            "median": _short(np.median(column)),
-            "p90": _short(np.percentile(column, 90)),
-            "p99": _short(np.percentile(column, 99)),
-            "max": _short(column.max()),
+            "mae": _round_digits(column.mean()),
+            "median": _round_digits(np.median(column)),
+            "p90": _round_digits(np.percentile(column, 90)),
+            "p99": _round_digits(np.percentile(column, 99)),
+            "max": _round_digits(column.max()),
             **(
-                {"mae_per_seed_spread": _short(column.mean() / spread[measure])}
+                {"mae_per_seed_spread": _round_digits(column.mean() / spread[measure])}
                 if spread.get(measure)
                 else {}
             ),
@@ -231,8 +242,8 @@ def verdict(errors: Mapping[str, Any], constant: Mapping[str, float], tau: float
     return {
         "rule": f"error of log_val_loss at most {LARGEST_SHARE} of the yardstick's, and Kendall's "
         f"tau at least {LOWEST_TAU}",
-        "share_of_yardstick": _short(share),
-        "kendall_tau": _short(tau),
+        "share_of_yardstick": _round_digits(share),
+        "kendall_tau": _round_digits(tau),
         "passed": bool(share <= LARGEST_SHARE and tau >= LOWEST_TAU),
     }
 
@@ -255,7 +266,7 @@ def write_claim(card: Path, trained: float) -> Claim:
     """Write what training a surrogate's claimed best reaches onto its card."""
     surrogate = Surrogate(card)
     claimed = float(health_on(surrogate, "fedhpo-gym health --write")["optimum"]["val_loss"])
-    claim = Claim(claimed, _short(trained), held_on(surrogate.card)["val_loss"].spread)
+    claim = Claim(claimed, _round_digits(trained), held_on(surrogate.card)["val_loss"].spread)
     entry = {"of": surrogate.digest, "rule": CLAIM_RULE, **asdict(claim)}
     add_to_card(card, FORMAT, {CLAIMED: entry})
     return claim
@@ -263,26 +274,26 @@ def write_claim(card: Path, trained: float) -> Claim:
 
 def measured(surrogate: Surrogate) -> dict[str, object]:
     """Return what a card says of a surrogate's objectives."""
-    source = _source_of(surrogate)
+    source = _open_source_of(surrogate)
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
     fold = folds_of(rows.configuration, stream(0, "surrogate_held_out"))
     model = surrogate.card["model"]
-    said = np.full((len(rows), len(JUDGED)), np.nan)
+    predictions = np.full((len(rows), len(JUDGED)), np.nan)
     for k in np.unique(fold).tolist():
         inside, outside = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
         fitted = CANDIDATES[model["candidate"]].models(prepare(rows[outside]))[model["variant"]]
-        said[inside] = _claimed(fitted, rows[inside], source)
-    truth = _values(rows.final, rows, source)
+        predictions[inside] = _predict_objectives(fitted, rows[inside], source)
+    truth = _compute_objectives(rows.final, rows, source)
     ranking = np.where(rows.trained[:, -1], rows.ranking, -1)
     counted = ranking >= 0
     held = {
-        name: asdict(_held(truth[counted, j], said[counted, j], ranking[counted]))
+        name: asdict(_held_out_errors(truth[counted, j], predictions[counted, j], ranking[counted]))
         for j, name in enumerate(JUDGED)
     }
     return {"of": surrogate.digest, "courses": int(counted.sum()), "note": NOTE, "held_out": held}
 
 
-def _source_of(surrogate: Surrogate) -> FittingSource:
+def _open_source_of(surrogate: Surrogate) -> FittingSource:
     """Return what a surrogate was fitted on."""
     model = surrogate.card["model"]
     if model["candidate"] not in CANDIDATES:
@@ -293,10 +304,10 @@ def _source_of(surrogate: Surrogate) -> FittingSource:
         )
     tables = (open_table(name) for name in list_tables())
     samples = (open_sample(name) for name in list_samples())
-    for kind, known in (("table", tables), ("sample", samples)):
-        wanted = surrogate.card.get(f"{kind}_sha256")
-        for stored in known if wanted else ():
-            if wanted in stored.former:
+    for kind, sources in (("table", tables), ("sample", samples)):
+        digest = surrogate.card.get(f"{kind}_sha256")
+        for stored in sources if digest else ():
+            if digest in stored.former:
                 return FittingTable(stored) if isinstance(stored, Table) else FittingSample(stored)
     raise MissingDataError(
         f"what {surrogate.name} was fitted on is not stored here; build it with "
@@ -304,53 +315,57 @@ def _source_of(surrogate: Surrogate) -> FittingSource:
     )
 
 
-def _claimed(model: CurveModel, rows: FittingRows, source: FittingSource) -> Floats:
+def _predict_objectives(model: CurveModel, rows: FittingRows, source: FittingSource) -> Floats:
     """Return (n, objectives) that a model answers at the last knot."""
     coefficients = model.coefficients(rows.inputs)
     best = running_best(model.at_all_knots(coefficients, surrogate_rows.VALIDATION).T)[-1]
     outputs, metrics = model.at_knots(coefficients, best), np.empty_like(rows.final)
     for seed in np.unique(rows.seed).tolist():
-        own = np.flatnonzero(rows.seed == seed)
+        rows_of_seed = np.flatnonzero(rows.seed == seed)
         # The last output says whether the course diverged.
-        metrics[own] = surrogate_rows.to_metrics(outputs[own, :-1], rows.seed_weights[[seed]])
-    return _values(metrics, rows, source)
+        metrics[rows_of_seed] = surrogate_rows.to_metrics(
+            outputs[rows_of_seed, :-1], rows.seed_weights[[seed]]
+        )
+    return _compute_objectives(metrics, rows, source)
 
 
-def _values(metrics: NDArray[np.floating], rows: FittingRows, source: FittingSource) -> Floats:
+def _compute_objectives(
+    metrics: NDArray[np.floating], rows: FittingRows, source: FittingSource
+) -> Floats:
     """Return (n, objectives) of metrics at the last round; NaN where it was not trained."""
-    found = np.full((len(rows), len(JUDGED)), np.nan)
+    results = np.full((len(rows), len(JUDGED)), np.nan)
     last = np.full(len(rows), source.stored.rounds[-1])
     for seed in np.unique(rows.seed[rows.trained[:, -1]]).tolist():
-        own = np.flatnonzero(rows.trained[:, -1] & (rows.seed == seed))
+        rows_of_seed = np.flatnonzero(rows.trained[:, -1] & (rows.seed == seed))
         answers = Evaluations(
-            metrics[own][:, None],
+            metrics[rows_of_seed][:, None],
             source.stored.num_samples[[seed]],
-            last[own][:, None],
-            np.zeros((len(own), 1), np.bool_),
+            last[rows_of_seed][:, None],
+            np.zeros((len(rows_of_seed), 1), np.bool_),
             np.array([source.stored.seeds[seed]]),
-            {"round": last[own]},
+            {"round": last[rows_of_seed]},
         )
         for j, (name, compute) in enumerate(JUDGED.items()):
             values = compute(answers, NO_PRIVACY)
             loss = name.endswith("_loss")
             cut_off = np.clip(values, surrogate_rows.SMALLEST_LOSS, surrogate_rows.LARGEST_LOSS)
-            found[own, j] = np.log(cut_off) if loss else values
-    return found
+            results[rows_of_seed, j] = np.log(cut_off) if loss else values
+    return results
 
 
-def _held(truth: Floats, said: Floats, ranking: NDArray[np.int64]) -> HeldOut:
-    error = said - truth
-    tau = kendall_tau(truth, said, ranking)
+def _held_out_errors(truth: Floats, predictions: Floats, ranking: NDArray[np.int64]) -> HeldOut:
+    error = predictions - truth
+    tau = kendall_tau(truth, predictions, ranking)
     return HeldOut(
-        mae=_short(np.abs(error).mean()),
-        bias=_short(error.mean()),
-        spread=_short(truth.std()),
-        kendall_tau=None if np.isnan(tau) else _short(tau),
+        mae=_round_digits(np.abs(error).mean()),
+        bias=_round_digits(error.mean()),
+        spread=_round_digits(truth.std()),
+        kendall_tau=None if np.isnan(tau) else _round_digits(tau),
     )
 
 
-def _short(number: float | np.floating) -> float:
-    return float(f"{number:.4g}")
+def _round_digits(value: float | np.floating) -> float:
+    return float(f"{value:.4g}")
 
 
 MAX_BYTES = 400_000
@@ -379,7 +394,7 @@ def surrogate_card(
     rows: FittingRows,
     candidates: Mapping[str, Mapping[str, Any]],
     identity: Identity | None = None,
-    wanted: str | None = None,
+    candidate: str | None = None,
 ) -> dict[str, Any]:
     """Return the card of a surrogate, but for the chosen model and its errors."""
     stored, identity = source.stored, identity or source.stored.identity
@@ -414,7 +429,7 @@ def surrogate_card(
         **{key: stored.card[key] for key in COPIED if key in stored.card},
         "missing": stored.card.get("missing", ""),
         "fit_command": f"fedhpo-gym surrogate {identity.arguments}"
-        + (f" --candidate {wanted}" if wanted else ""),
+        + (f" --candidate {candidate}" if candidate else ""),
         "source_command": stored.card["build_command"],
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "software": {name: version(name) for name in ("numpy", "scikit-learn")},

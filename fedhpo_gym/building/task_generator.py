@@ -1,4 +1,11 @@
-"""Fits the meta-model of generated tasks on the meta-train tasks of FedHPO-B."""
+"""Fits the meta-model of generated tasks on the meta-train tasks of FedHPO-B.
+
+`fedhpo-gym generator` calls `write_generator`. It places the tasks in a latent space, samples
+networks that read a configuration and a place (`building/meta_model.py`), measures the noise that
+they leave, and tabulates the objectives of each real task by score. Last it searches the optima of
+drawn tasks, so that the best action of a generated task is known. `stored.task_generator` draws
+tasks from the arrays; which tasks were read is on the card.
+"""
 
 import datetime
 from collections.abc import Mapping
@@ -67,7 +74,7 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
     require_known("search space", space, GENERATED_SPACES)
     data = open_meta_data(space)
     train = list(data.where("train"))
-    arrays = _fitted(data, train, seed)
+    arrays = _fit_arrays(data, train, seed)
     card = {
         "format": FORMAT,
         "name": generator_stem(space),
@@ -89,23 +96,23 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
     }
     with TemporaryDirectory() as aside:  # the elites are not known yet
         path = write_archive(Path(aside), f"{generator_stem(space)}{SUFFIX}", card, arrays)
-        arrays["elites"] = _elites(TaskGenerator(path), data, train, seed)
+        arrays["elites"] = _find_elites(TaskGenerator(path), data, train, seed)
     return write_archive(folder, f"{generator_stem(space)}{SUFFIX}", card, arrays)
 
 
-def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, Singles]:
+def _fit_arrays(data: MetaData, train: list[int], seed: int) -> dict[str, Singles]:
     """Return the arrays of a generator, with placeholders for elites."""
     measured, costs = data.values[train][..., : -len(COSTS)], data.values[train][..., -len(COSTS) :]
     tasks, pool, rates, rounds, _ = measured.shape
     # Scores of all fidelities are ranked together, so a curve keeps its shape.
     flat = measured.reshape(tasks, pool * rates * rounds, -1)
     priced = costs[:, :, :, -1].reshape(tasks, pool * rates, -1)
-    scores, dear = (scores_of(one, np.empty(0))[0] for one in (flat, priced))
-    wanted = np.concatenate(
-        [scores.reshape(tasks, pool, -1), dear.reshape(tasks, pool, -1)], axis=2
+    scores, cost_scores = (scores_of(values, np.empty(0))[0] for values in (flat, priced))
+    targets = np.concatenate(
+        [scores.reshape(tasks, pool, -1), cost_scores.reshape(tasks, pool, -1)], axis=2
     )
     alike = [data.objectives.index(name) for name in ALIKE]
-    places = _places(data, train, scores.reshape(measured.shape)[:, :, -1, -1, alike], seed)
+    places = _place_tasks(data, train, scores.reshape(measured.shape)[:, :, -1, -1, alike], seed)
     inputs = np.concatenate(
         [
             2.0 * data.features[train].astype(np.float64) - 1.0,
@@ -114,9 +121,9 @@ def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, Singles]:
         axis=2,
     )
     width = data.features.shape[2]
-    found = sampled_networks(
+    networks = sampled_networks(
         inputs.reshape(tasks * pool, -1),
-        wanted.reshape(tasks * pool, -1),
+        targets.reshape(tasks * pool, -1),
         widths=WIDTHS,
         samples=NETWORKS,
         activation="gate",
@@ -127,20 +134,22 @@ def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, Singles]:
         least_noise=LEAST_NOISE,
         seed=seed,
     )
-    del found["log_variance"]
-    if max(np.abs(weights).max() for weights in found.values()) >= MAX_WEIGHT:
+    del networks["log_variance"]
+    if max(np.abs(weights).max() for weights in networks.values()) >= MAX_WEIGHT:
         raise InvalidArgumentError("`seed` must be another: a network has weights of 8 or more")
-    arrays = {n: on_grid(a, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32) for n, a in found.items()}
+    arrays = {
+        n: on_grid(a, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32) for n, a in networks.items()
+    }
     ends = arrays["weight_0"]
     arrays |= {
         "weight_0": ends[:, :width],
         "place_weight": ends[:, width:],
         "places": places.astype(np.float32),
         "spread": (SPREAD * places.std(axis=0)).astype(np.float32),
-        "bounded": np.concatenate([_tables(flat, 2), _tables(priced, 0)], axis=1).astype(
-            np.float32
-        ),
-        **_noise(found, inputs.reshape(tasks * pool, -1), scores.reshape(tasks * pool, -1)),
+        "bounded": np.concatenate(
+            [_quantile_tables(flat, 2), _quantile_tables(priced, 0)], axis=1
+        ).astype(np.float32),
+        **_fit_noise(networks, inputs.reshape(tasks * pool, -1), scores.reshape(tasks * pool, -1)),
         "entropy": data.label_entropy[train].astype(np.float32),
         "facts": data.arrays["features"][train].astype(np.float32),
         "elites": data.actions[train[:1], :ELITES].repeat(NETWORKS, axis=0),
@@ -148,7 +157,7 @@ def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, Singles]:
     return arrays
 
 
-def _places(data: MetaData, train: list[int], scores: Floats, seed: int) -> Floats:
+def _place_tasks(data: MetaData, train: list[int], scores: Floats, seed: int) -> Floats:
     """Return the (T, `DIMENSIONS`) places of tasks: latent features by what all have in common."""
     order = data.arrays["order"][train].astype(int).argsort(axis=1)
     shared = order[:, : len(data.arrays["shared"])]
@@ -158,26 +167,32 @@ def _places(data: MetaData, train: list[int], scores: Floats, seed: int) -> Floa
     return np.asarray(on_grid(centred / centred.std(axis=0).max(), ROW_BITS))
 
 
-def _tables(values: Floats, losses: int) -> Floats:
+def _quantile_tables(values: Floats, losses: int) -> Floats:
     """Return (T, measured, `KNOTS`) quantiles, as 1 / (1 + v), of (T, n, measured) values.
 
     The first so many are `losses`.
     """
     count = values.shape[1]
     normal = NormalDist()
-    places = [normal.inv_cdf((place + 0.5) / count) for place in range(count)]
+    places = [normal.inv_cdf((rank + 0.5) / count) for rank in range(count)]
     knots = LOWEST + STEP * np.arange(KNOTS)
     ordered = 1.0 / (1.0 + np.sort(values, axis=1))
-    found = np.array([[np.interp(knots, places, one) for one in own.T] for own in ordered])
+    tables = np.array(
+        [[np.interp(knots, places, column) for column in task_values.T] for task_values in ordered]
+    )
     # A task may have a better optimum than what was tried: losses go on half as steeply.
     beyond = np.maximum(places[0] - knots, 0.0)
     first = round((places[0] - LOWEST) / STEP)
-    steep = np.maximum(found[:, :losses, first] - found[:, :losses, first + round(1.0 / STEP)], 0.0)
-    found[:, :losses] += 0.5 * steep[..., None] * beyond
-    return np.asarray(np.minimum(found, 1.0))
+    steep = np.maximum(
+        tables[:, :losses, first] - tables[:, :losses, first + round(1.0 / STEP)], 0.0
+    )
+    tables[:, :losses] += 0.5 * steep[..., None] * beyond
+    return np.asarray(np.minimum(tables, 1.0))
 
 
-def _noise(weights: Mapping[str, Singles], inputs: Floats, wanted: Floats) -> dict[str, Singles]:
+def _fit_noise(
+    weights: Mapping[str, Singles], inputs: Floats, targets: Floats
+) -> dict[str, Singles]:
     """Return what networks leave of (n, A R measured) scores, as noise.
 
     `noise_scale` (measured, knots) are deviations by the score that networks answer, and `noise`
@@ -188,22 +203,22 @@ def _noise(weights: Mapping[str, Singles], inputs: Floats, wanted: Floats) -> di
     for layer in range(layers):
         bias = weights[f"bias_{layer}"][:, None].astype(np.float64)
         hidden = (smooth_gate(hidden) if layer else hidden) @ weights[f"weight_{layer}"] + bias
-    answers = hidden[..., : wanted.shape[1]]
-    away = (wanted - answers).reshape(-1, wanted.shape[1])
+    answers = hidden[..., : targets.shape[1]]
+    away = (targets - answers).reshape(-1, targets.shape[1])
     answers = answers.reshape(away.shape)
     knots = NOISE_FROM + NOISE_STEP * np.arange(NOISE_KNOTS)
     scale, each = [], np.empty_like(away)
     for q in range(len(IMPORTANCE)):
-        own = slice(q, None, len(IMPORTANCE))
-        near = (np.clip(answers[:, own], knots[0], knots[-1]) - knots[0]) / NOISE_STEP
+        columns = slice(q, None, len(IMPORTANCE))
+        near = (np.clip(answers[:, columns], knots[0], knots[-1]) - knots[0]) / NOISE_STEP
         nearest = np.rint(near).astype(int).ravel()
         count = np.bincount(nearest, minlength=NOISE_KNOTS)
-        total = np.bincount(nearest, away[:, own].ravel() ** 2, minlength=NOISE_KNOTS)
-        known = np.flatnonzero(count)
-        scale.append(np.interp(knots, knots[known], np.sqrt(total[known] / count[known])))
-        each[:, own] = np.interp(answers[:, own], knots, scale[-1])
+        total = np.bincount(nearest, away[:, columns].ravel() ** 2, minlength=NOISE_KNOTS)
+        nonempty = np.flatnonzero(count)
+        scale.append(np.interp(knots, knots[nonempty], np.sqrt(total[nonempty] / count[nonempty])))
+        each[:, columns] = np.interp(answers[:, columns], knots, scale[-1])
     # Of the loss more is kept than of what follows from it.
-    weight = np.tile(IMPORTANCE, wanted.shape[1] // len(IMPORTANCE))
+    weight = np.tile(IMPORTANCE, targets.shape[1] // len(IMPORTANCE))
     rows = away / np.maximum(each, 1e-3) * weight
     sizes, directions = np.linalg.eigh(rows.T @ rows / len(rows))
     noise = directions[:, -FACTORS:] * np.sqrt(sizes[-FACTORS:]) / weight[:, None]
@@ -212,44 +227,46 @@ def _noise(weights: Mapping[str, Singles], inputs: Floats, wanted: Floats) -> di
     return {"noise": noise.astype(np.float32), "noise_scale": np.array(scale, np.float32)}
 
 
-def _elites(generator: TaskGenerator, data: MetaData, train: list[int], seed: int) -> Singles:
+def _find_elites(generator: TaskGenerator, data: MetaData, train: list[int], seed: int) -> Singles:
     """Return (networks, `ELITES`, d) actions, among which is one near the optimum of any task."""
-    known = np.unique(data.actions[train].reshape(-1, len(data.space)), axis=0)
-    drawn = (2.0 * halton(DRAWN, len(data.space)) - 1.0).astype(np.float32)
-    candidates = np.concatenate([known, drawn])
+    pool_actions = np.unique(data.actions[train].reshape(-1, len(data.space)), axis=0)
+    halton_actions = (2.0 * halton(DRAWN, len(data.space)) - 1.0).astype(np.float32)
+    candidates = np.concatenate([pool_actions, halton_actions])
     rng = stream(seed, "generator_elites")
     tasks = generator.draw(rng.integers(TASKS, size=NETWORKS * LEARNED_ON).tolist())
-    found = []
+    elites = []
     for network in tqdm(range(NETWORKS), desc="optima", unit="network", disable=None):
-        own = tasks.at(np.flatnonzero(tasks.network == network))
-        best = _optimum(generator, own, candidates, rng)
-        each = [generator.true_scores(own, np.broadcast_to(row, best.shape)) for row in best]
+        network_tasks = tasks.at(np.flatnonzero(tasks.network == network))
+        best = _find_optima(generator, network_tasks, candidates, rng)
+        each = [
+            generator.true_scores(network_tasks, np.broadcast_to(row, best.shape)) for row in best
+        ]
         table = np.stack(each, axis=1)
-        reached, chosen = np.zeros(len(own)), []
+        reached, picks = np.zeros(len(network_tasks)), []
         top = np.maximum(table.max(axis=1), 1e-9)
         for _ in range(ELITES):
             gains = (np.maximum(table, reached[:, None]) / top[:, None]).mean(axis=0)
-            chosen.append(int(gains.argmax()))
-            reached = np.maximum(reached, table[:, chosen[-1]])
-        found.append(best[chosen])
-    return np.stack(found)
+            picks.append(int(gains.argmax()))
+            reached = np.maximum(reached, table[:, picks[-1]])
+        elites.append(best[picks])
+    return np.stack(elites)
 
 
-def _optimum(
+def _find_optima(
     generator: TaskGenerator, tasks: GeneratedTasks, candidates: Singles, rng: np.random.Generator
 ) -> Singles:
     """Return the (n, d) best of (c, d) candidates in n tasks, and of mutations of these."""
     best, score = tasks.best_action.copy(), tasks.best.copy()
 
     def keep(tried: Singles) -> None:
-        found = generator.true_scores(tasks, tried)
-        better = found > score
-        best[better], score[better] = tried[better], found[better]
+        scores = generator.true_scores(tasks, tried)
+        better = scores > score
+        best[better], score[better] = tried[better], scores[better]
 
     for action in candidates:
         keep(np.broadcast_to(action, best.shape))
     for generation in range(GENERATIONS):
-        moved = best + 0.3 * 0.95**generation * rng.standard_normal(best.shape)
-        child = np.clip(np.where(rng.random(best.shape) < 0.3, moved, best), -1.0, 1.0)
+        mutants = best + 0.3 * 0.95**generation * rng.standard_normal(best.shape)
+        child = np.clip(np.where(rng.random(best.shape) < 0.3, mutants, best), -1.0, 1.0)
         keep(child.astype(np.float32))
     return best

@@ -88,8 +88,8 @@ def until_aggregation(
         while len(in_flight) < at_once and not together:
             busy = {job.client for job in in_flight}
             idle = [client for client in range(num_clients) if client not in busy]
-            drawn = stream(seed, "asynchronous clients", begun).integers(len(idle))
-            client = idle[int(drawn)]
+            draw = stream(seed, "asynchronous clients", begun).integers(len(idle))
+            client = idle[int(draw)]
             seconds, survives = clock.job(seed, begun, client, now_s)
             started.append(Job(now_s + seconds, begun, client, version, survives))
             in_flight.append(started[-1])
@@ -153,8 +153,10 @@ class AsynchronousGroup(Group):
             self._report(arrived, feedback, index, metrics)
         self._end_round(self._mean(arrived), {})
         for row, flight in enumerate(self._flights):
-            kept = {job.number: flight.models[job.number] for job in flight.queue.in_flight}
-            self._flights[row] = replace(flight, models=kept)
+            models_in_flight = {
+                job.number: flight.models[job.number] for job in flight.queue.in_flight
+            }
+            self._flights[row] = replace(flight, models=models_in_flight)
 
     def _begin(self, started: Sequence[tuple[int, Job]]) -> None:
         """Train what clients begin, all of them from the models as they are."""
@@ -165,17 +167,17 @@ class AsynchronousGroup(Group):
         algorithm = self._algorithm
         start = self._broadcast(self._trained(self._parameters), self._context())
         changes = algorithm.sends_updates or type(algorithm).upload is not Algorithm.upload
-        for part in self._trainer.portions(items, self.roster):
-            result = self._train(part, start, kept=algorithm.sends_updates)
-            places = [np.array([index]) for index in range(len(part.course))]
+        for portion in self._trainer.portions(items, self.roster):
+            result = self._train(portion, start, kept=algorithm.sends_updates)
+            places = [np.array([index]) for index in range(len(portion.course))]
             # Before `upload`, which may overwrite it.
-            local = [take(result.local, place) for place in places]
+            local = [take(result.local, row_index) for row_index in places]
             sent = local
             if changes:
                 uploaded, _ = self._upload(result, {})
-                sent = [take(uploaded, place) for place in places]
-            for index, row in enumerate(part.course.tolist()):
-                models[row][self._numbers[part.batch_key[index]]] = LocalModel(
+                sent = [take(uploaded, row_index) for row_index in places]
+            for index, row in enumerate(portion.course.tolist()):
+                models[row][self._numbers[portion.batch_key[index]]] = LocalModel(
                     take(start, np.array([row])), local[index], sent[index]
                 )
         self._flights = [

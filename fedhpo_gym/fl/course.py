@@ -42,7 +42,7 @@ class Course:
     def value(self, name: str, default: float) -> PerClient:
         """Return a setting of the course, for all clients and for those that differ."""
         base = self.configuration.get(name, default)
-        return PerClient(base, tuple([one for one in self.own.get(name, ()) if one[1] != base]))
+        return PerClient(base, tuple([pair for pair in self.own.get(name, ()) if pair[1] != base]))
 
     @cached_property
     def own(self) -> Mapping[str, Sequence[tuple[int, float]]]:
@@ -73,13 +73,13 @@ class BatchKey(NamedTuple):
 
 def batch_key(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> BatchKey:
     """Return what decides which courses train beside a course."""
-    given = course.configuration
+    configuration = course.configuration
     for name in architecture:
-        if name not in given:
-            raise InvalidArgumentError(f"a configuration needs {name!r}, got {dict(given)}")
+        if name not in configuration:
+            raise InvalidArgumentError(f"a configuration needs {name!r}, got {dict(configuration)}")
     return BatchKey(
         course.seed,
-        tuple((name, given[name]) for name in architecture),
+        tuple((name, configuration[name]) for name in architecture),
         course.value("batch_size", FULL_BATCH),
         course.value("step_size", 1),
         Fidelity(0, course.client_sample_rate).sampled_clients(num_clients),

@@ -64,15 +64,15 @@ class CourseBatch:
         room = self._trainers.room(len(courses))
         self._groups = [
             kind(
-                own,
-                [courses[position] for position in own],
-                [self._needs[position] for position in own],
+                group_positions,
+                [courses[position] for position in group_positions],
+                [self._needs[position] for position in group_positions],
                 self._known[key],
                 self._algorithm,
                 self._horizon,
             )
             for key, positions in members.items()
-            for own in (positions[i : i + room] for i in range(0, len(positions), room))
+            for group_positions in (positions[i : i + room] for i in range(0, len(positions), room))
         ]
         self._last: dict[int, NDArray[np.float32]] = {}
         for group, row, position in self._places():
@@ -80,17 +80,17 @@ class CourseBatch:
 
     def _known_with(self, keys: Collection[Key]) -> dict[Key, Trainer]:
         """Return the trainers of some keys, and behind them others that were used lately."""
-        found: dict[Key, Trainer] = {}
+        trainers: dict[Key, Trainer] = {}
         for key in keys:
-            federation, one = self._federations[key[0]], self._known.get(key)
-            if one is None or one.federation is not federation:
-                one = self._trainers.trainer(federation, key[1])
-            found[key] = one
+            federation, trainer = self._federations[key[0]], self._known.get(key)
+            if trainer is None or trainer.federation is not federation:
+                trainer = self._trainers.trainer(federation, key[1])
+            trainers[key] = trainer
         room: float = KEPT_BYTES
-        for key, one in self._known.items():
-            if key not in found and (room := room - one.data_bytes) >= 0:
-                found[key] = one
-        return found
+        for key, trainer in self._known.items():
+            if key not in trainers and (room := room - trainer.data_bytes) >= 0:
+                trainers[key] = trainer
+        return trainers
 
     def _places(self) -> Iterator[tuple[Group, int, int]]:
         """Yield the group and row of every course, and its position."""
@@ -117,23 +117,23 @@ class CourseBatch:
         evaluated: Collection[int] | None = None,
     ) -> Curves:
         """Train every course for some more rounds."""
-        asked = np.array([evaluated is None or r in evaluated for r in range(1, rounds + 1)])
-        at = np.flatnonzero(asked) + 1
+        is_evaluated = np.array([evaluated is None or r in evaluated for r in range(1, rounds + 1)])
+        at = np.flatnonzero(is_evaluated) + 1
         shape = (len(self.courses), len(at), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
         size = len(self.courses), rounds, self._clients
         feedback = ClientFeedback.empty(*size) if self._observe else None
 
         def train(group: Group) -> None:
-            number = max(group.at_once(self._observe and self._local_metrics), 1)
-            seen = 0
-            for index in range(0, rounds, number):
-                some = asked[index : index + number]
-                for found in group.run(feedback, index, some, self._local_metrics):
-                    metrics[group.positions, seen] = self._finite(group, found)
-                    seen += 1
+            rounds_at_once = max(group.at_once(self._observe and self._local_metrics), 1)
+            num_measured = 0
+            for index in range(0, rounds, rounds_at_once):
+                flags = is_evaluated[index : index + rounds_at_once]
+                for group_metrics in group.run(feedback, index, flags, self._local_metrics):
+                    metrics[group.positions, num_measured] = self._finite(group, group_metrics)
+                    num_measured += 1
                 if progress is not None:
-                    for _ in some:
+                    for _ in flags:
                         progress()
 
         self._trainers.for_each(self._groups, train)
@@ -180,8 +180,8 @@ class CourseBatch:
                 f"`courses` must hold {len(self.courses)} courses, got {len(courses)}"
             )
         if federations is not None:
-            known = {**self._federations, **federations}  # those not in use are forgotten
-            self._federations = {course.seed: known[course.seed] for course in courses}
+            all_federations = {**self._federations, **federations}  # those not in use are forgotten
+            self._federations = {course.seed: all_federations[course.seed] for course in courses}
         needed = [self._needs_of(course) for course in courses]
         same = [
             new[:2] == old[:2]
@@ -189,8 +189,8 @@ class CourseBatch:
             for new, old in zip(needed, self._needs, strict=True)
         ]
         if not all(same):
-            kept = zip(self.snapshot(), same, strict=True)
-            self._arrange(courses, [state if stays else None for state, stays in kept])
+            states = zip(self.snapshot(), same, strict=True)
+            self._arrange(courses, [state if stays else None for state, stays in states])
             return
         self._courses, self._needs = tuple(courses), needed
         for group in self._groups:

@@ -22,7 +22,7 @@ Values = Mapping[str, Tensor]
 def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.float64]]:
     """Return by how much one step on all rows of every client moves the server's parameters."""
     federation, logits = case.federation, LOGITS[case.family]
-    moved = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in start.items()}
+    steps = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in start.items()}
     sizes = federation.num_samples[:, 0]
     for client, size in enumerate(sizes.tolist()):
         leaves = {
@@ -32,22 +32,22 @@ def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.f
         with torch.enable_grad():
             labels = torch.from_numpy(np.asarray(federation.labels[rows]))
             loss = functional.cross_entropy(logits(case, leaves, client, rows), labels)
-        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-        gradients = {n: g for n, g in zip(leaves, found, strict=True) if g is not None}
+        raw_gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        gradients = {n: g for n, g in zip(leaves, raw_gradients, strict=True) if g is not None}
         scale = rate * size / sizes.sum()
         if case.family == "CNN":  # the only one that shortens long gradients
             length = float(torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt())
             scale *= min(1.0, MAX_NORM / length)
         for name, gradient in gradients.items():
-            moved[name] -= scale * gradient
+            steps[name] -= scale * gradient
     kind = cast("type[TorchModel]", case.model)
-    kept = kind.for_federation(
+    model = kind.for_federation(
         federation, torch.device("cpu"), **dict.fromkeys(kind.architecture, 0)
     )
-    left_out = kept.buffers | kept.personal
+    left_out = model.buffers | model.personal
     return {
         name: value.numpy()
-        for name, value in moved.items()
+        for name, value in steps.items()
         if name not in left_out and not name.endswith(_WITHOUT.get(case.family, ()))
     }
 
@@ -82,17 +82,17 @@ def _graph(case: Case, p: Values, client: int, rows: NDArray[np.int64]) -> Tenso
 
 def _graphs(case: Case, p: Values, client: int, rows: NDArray[np.int64]) -> Tensor:
     federation = cast(HeteroFederation, case.federation)
-    own, width = federation.sets[client], federation.num_features[client]
-    every = np.arange(len(own.node_features))
+    graph_set, width = federation.sets[client], federation.num_features[client]
+    every = np.arange(len(graph_set.node_features))
     edges = torch.from_numpy(federation.adjacency[client][every]).double()
-    x = torch.from_numpy(own.node_features[every]).double()
+    x = torch.from_numpy(graph_set.node_features[every]).double()
     x = x @ p["encoder"][1 : width + 1] + p["encoder"][0]
     x = (edges @ x @ p["weight1"] + p["bias1"]).relu()
     x = edges @ x @ p["weight2"] + p["bias2"]
     graphs = rows - federation.first[client]
-    spans = [slice(own.offsets[g], own.offsets[g + 1]) for g in graphs.tolist()]
+    spans = [slice(graph_set.offsets[g], graph_set.offsets[g + 1]) for g in graphs.tolist()]
     means = torch.stack([x[span].mean(0) for span in spans]).relu()
-    classes = own.num_classes
+    classes = graph_set.num_classes
     return means @ p["weight3"][:, :classes] + p["bias3"][:classes]
 
 

@@ -56,12 +56,12 @@ class Group:
         self._algorithm = algorithm
         self._horizon = horizon
         self._clients = trainer.federation.num_clients
-        number = len(courses)
-        self._finished = np.zeros(number, dtype=np.int64)
+        num_courses = len(courses)
+        self._finished = np.zeros(num_courses, dtype=np.int64)
         # (courses,) round in which a course left the finite numbers; 0 if none.
-        self.diverged_at = np.zeros(number, dtype=np.int64)
-        self._parameters = trainer.initial(number)
-        everybody = np.repeat(np.arange(number), self._clients)
+        self.diverged_at = np.zeros(num_courses, dtype=np.int64)
+        self._parameters = trainer.initial(num_courses)
+        everybody = np.repeat(np.arange(num_courses), self._clients)
         self._personal = trainer.take(trainer.kept_of(self._parameters), everybody)
         self._variates = trainer.zeros(len(everybody)) if algorithm.keeps_variates else None
         self._needs: list[BatchKey] = []
@@ -128,8 +128,8 @@ class Group:
             self._algorithm,
             self._horizon,
         )
-        for place, row in enumerate(rows):
-            self.put(row, begun.get(place))
+        for index, row in enumerate(rows):
+            self.put(row, begun.get(index))
 
     def at_once(self, local_metrics: bool) -> int:
         """Return how many rounds may be one call of `run`; 0 where a round is `step`."""
@@ -156,55 +156,55 @@ class Group:
             self.step(feedback, index, metrics)
             return [self.measure()] if evaluated[0] else []
         self._begin_round()
-        items, number = self.roster.ahead(len(evaluated))
+        items, round_of_item = self.roster.ahead(len(evaluated))
         compared = np.empty((0 if feedback is None else len(items), 2), dtype=np.float32)
         pull = self._pull(items, self._context(items)) if self._pulls else None
         state = self._finished, self.diverged_at
-        found = self._trainer.advance(
-            self._parameters, items, number, self._settings, pull, state, evaluated, compared
+        curves = self._trainer.advance(
+            self._parameters, items, round_of_item, self._settings, pull, state, evaluated, compared
         )
         self.roster.elapsed += len(evaluated)
         if feedback is not None:
-            at = self.positions[items.course], index + number, items.client
+            at = self.positions[items.course], index + round_of_item, items.client
             feedback.sampled[at] = True
             feedback.update_norm[at], feedback.alignment[at] = compared.T
-        return list(found)
+        return list(curves)
 
     def step(self, feedback: ClientFeedback | None, index: int, metrics: bool) -> None:
         """Run one communication round of every course."""
-        trainer, algorithm, number = self._trainer, self._algorithm, len(self.positions)
+        trainer, algorithm, num_courses = self._trainer, self._algorithm, len(self.positions)
         self._begin_round()
         items = self.roster.items()
         before, context = self._trained(self._parameters), self._context()
         start = self._broadcast(before, context)
-        average = trainer.zeros(number)
+        average = trainer.zeros(num_courses)
         reports = copies(self._per_course("reports", algorithm.reports(copies(before), context)))
         changes: list[tuple[ClientBatch, Parameters]] = []
-        kept = feedback is not None or algorithm.sends_updates
+        keeps_received = feedback is not None or algorithm.sends_updates
         parts = trainer.portions(items, self.roster)
-        mean = None if feedback is None else trainer.no_updates(number)
+        mean = None if feedback is None else trainer.no_updates(num_courses)
         cut = [] if mean is None else self._add_cut(parts, start, mean)
-        for part in parts:
-            result = self._train(part, start, kept=kept)
+        for portion in parts:
+            result = self._train(portion, start, kept=keeps_received)
             if feedback is not None:
-                if part not in cut:
+                if portion not in cut:
                     self._add_updates(result, start, mean)
                 self._observe(result, start, mean, feedback, index, metrics)
-            own, said = self._upload(result, reports)
-            trainer.add(average, reports, own, said, result)
+            own, sent = self._upload(result, reports)
+            trainer.add(average, reports, own, sent, result)
             if self._variates is not None:
                 # Copies, since the next part trains in the memory that these may be views of.
-                changes.append((part, copies({n: said[VARIATE + n] for n in before})))
+                changes.append((portion, copies({n: sent[VARIATE + n] for n in before})))
         if algorithm.poisson:
-            nobody = np.bincount(items.course, minlength=number) == 0
+            nobody = np.bincount(items.course, minlength=num_courses) == 0
             means, former = trainer.views(average), trainer.views(self._parameters)
             # Nobody sends an update of 0, and a model that is the former one.
             names = trainer.model.buffers if algorithm.sends_updates else means.keys()
             for name in names & means.keys():
                 means[name][:, nobody] = former[name][:, nobody]
         self._end_round(average, reports)
-        for part, added in changes:
-            self._change_variates(part, added)
+        for portion, added in changes:
+            self._change_variates(portion, added)
 
     def _broadcast(self, parameters: Parameters, context: Context) -> Values:
         """Return what clients receive, one row for each course."""
@@ -225,9 +225,9 @@ class Group:
         if kept or pull is not None or algorithm.keeps_copy:
             received = trainer.receive(start, items, "received", shared)
         if algorithm.keeps_copy:
-            own = self._with_own(local, items)
-            trainer.run(own, items, self._settings, names, LocalObjective(pull, received))
-            self._keep(items, own)
+            joined = self._with_own(local, items)
+            trainer.run(joined, items, self._settings, names, LocalObjective(pull, received))
+            self._keep(items, joined)
             terms = LocalObjective(shift=self._correction(local, context))
             trainer.run(local, items, self._settings, names, terms)
             return LocalResult(items, received, local, shared)
@@ -258,14 +258,14 @@ class Group:
 
     def _with_own(self, values: Values, items: ClientBatch) -> Values:
         """Return values of items with what their clients keep."""
-        own = self._trainer.take(self._personal, self._rows(items))
-        return self._trainer.with_kept(values, own)
+        personal = self._trainer.take(self._personal, self._rows(items))
+        return self._trainer.with_kept(values, personal)
 
-    def _keep(self, items: ClientBatch, own: Values) -> None:
+    def _keep(self, items: ClientBatch, trained: Values) -> None:
         """Keep what stays with the clients; one that diverged keeps its last finite model."""
         if not self._trainer.kept:
             return
-        mine = self._trainer.kept_of(own)
+        mine = self._trainer.kept_of(trained)
         finite = np.flatnonzero(self._trainer.finite(mine))
         rows = self._rows(items)[finite]
         self._trainer.put(self._personal, rows, self._trainer.take(mine, finite))
@@ -275,31 +275,31 @@ class Group:
         local = result.local
         if self._algorithm.sends_updates:
             local = self._trainer.updates(local, result.received)
-        own = self._trained(local)
+        trained = self._trained(local)
         # Arrays that the hook changes in place are those of `local`; its mapping may hold others.
-        said = self._algorithm.upload(dict(own), self._context(result.items))
-        if not reports and self._variates is None and same_arrays(said, own):
-            return local, own
-        shapes = shapes_of(own)
+        sent = self._algorithm.upload(dict(trained), self._context(result.items))
+        if not reports and self._variates is None and same_arrays(sent, trained):
+            return local, trained
+        shapes = shapes_of(trained)
         if self._variates is not None:
             shapes |= {VARIATE + name: shape for name, shape in shapes.items()}
         for name, zeros in reports.items():
             shapes[name] = (zeros.shape[0], len(result.items), *zeros.shape[2:])
-        said = with_shapes(self._hook("upload"), said, shapes)
-        return self._trainer.replaced(local, said), said
+        sent = with_shapes(self._hook("upload"), sent, shapes)
+        return self._trainer.replaced(local, sent), sent
 
     def _add_cut(
         self, parts: Sequence[ClientBatch], start: Values, mean: Values
     ) -> list[ClientBatch]:
         """Add to the mean updates of courses that are cut into several portions; return these."""
-        number = np.zeros(len(self.positions), dtype=np.int64)
-        for part in parts:
-            number[np.unique(part.course)] += 1
-        cut = [part for part in parts if (number[part.course] > 1).any()]
+        num_portions = np.zeros(len(self.positions), dtype=np.int64)
+        for portion in parts:
+            num_portions[np.unique(portion.course)] += 1
+        cut = [portion for portion in parts if (num_portions[portion.course] > 1).any()]
         everybody = np.arange(len(self.positions) * self._clients)
         personal = self._trainer.take(self._personal, everybody) if cut else self._personal
-        for part in cut:
-            self._add_updates(self._train(part, start, kept=True), start, mean)
+        for portion in cut:
+            self._add_updates(self._train(portion, start, kept=True), start, mean)
         self._personal = personal
         return cut
 
@@ -321,8 +321,8 @@ class Group:
         for items, received, local in trainer.written_out(result, start):
             at = self.positions[items.course], index, items.client
             feedback.sampled[at] = True
-            found = trainer.compare(items, received, local, mean)
-            feedback.update_norm[at], feedback.alignment[at] = found
+            comparison = trainer.compare(items, received, local, mean)
+            feedback.update_norm[at], feedback.alignment[at] = comparison
             if metrics:
                 feedback.before[at] = trainer.measure_own(received, items.client)
                 feedback.after[at] = trainer.measure_own(local, items.client)
@@ -370,14 +370,14 @@ class Group:
         return metrics
 
     def _measured(self) -> NDArray[np.float32]:
-        trainer, found = self._trainer, []
+        trainer, metrics = self._trainer, []
         if not trainer.kept:
             return trainer.measure(self._parameters)
         for client in range(self._clients):
             rows = np.arange(len(self.positions)) * self._clients + client
-            own = trainer.with_kept(self._parameters, trainer.take(self._personal, rows))
-            found.append(trainer.measure(own, client))
-        return np.concatenate(found, axis=1)
+            models = trainer.with_kept(self._parameters, trainer.take(self._personal, rows))
+            metrics.append(trainer.measure(models, client))
+        return np.concatenate(metrics, axis=1)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
@@ -390,10 +390,10 @@ class Group:
 
     def get(self, row: int) -> CourseState:
         """Return a copy of the state of one course."""
-        own, clients = np.array([row]), self._clients_of(row)
+        rows, clients = np.array([row]), self._clients_of(row)
         return CourseState(
-            {n: v[:, own][:, 0] for n, v in self._trainer.views(self._parameters).items()},
-            {n: v[:, own][:, 0] for n, v in self._server.items()},
+            {n: v[:, rows][:, 0] for n, v in self._trainer.views(self._parameters).items()},
+            {n: v[:, rows][:, 0] for n, v in self._server.items()},
             {n: v[:, clients] for n, v in self._trainer.kept_views(self._personal).items()},
             int(self._finished[row]),
             int(self.diverged_at[row]),

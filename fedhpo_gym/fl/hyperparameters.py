@@ -141,12 +141,12 @@ class Hyperparameters:
 
     def _values(self, name: str, default: float | None) -> NDArray[np.float64]:
         usual = math.nan if default is None else default
-        found = [course.value(name, usual) for course in self._courses]
-        values = np.array([float(one.base) for one in found]).repeat(self.width)
-        for row, (base, others) in enumerate(found):
+        settings = [course.value(name, usual) for course in self._courses]
+        values = np.array([float(setting.base) for setting in settings]).repeat(self.width)
+        for row, (base, others) in enumerate(settings):
             if base != base and len(others) < self._num_clients:
-                given = dict(self._courses[row].configuration)
-                raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
-            for client, own in others:
-                values[row * self.width + client] = own
+                configuration = dict(self._courses[row].configuration)
+                raise InvalidArgumentError(f"a configuration needs {name!r}, got {configuration}")
+            for client, client_value in others:
+                values[row * self.width + client] = client_value
         return values

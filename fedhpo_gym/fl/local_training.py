@@ -70,7 +70,7 @@ class ModelEvaluator:
         if self._num_groups * len(rows) <= MAX_MEMBERSHIP:
             every = torch.arange(self._num_groups, device=device)
             self._member = (self._group == every[:, None]).float()
-        true = np.stack([np.bincount(group[own], minlength=len(groups)) for own in self._spans])
+        true = np.stack([np.bincount(group[span], minlength=len(groups)) for span in self._spans])
         self._true = torch.from_numpy(true.astype(np.float32)).to(device)[:, None]
         self._size = self._true.sum(0)
         self._kept: Tensor | None = None
@@ -103,7 +103,7 @@ class ModelEvaluator:
     def _evaluate(self, parameters: Parameters) -> Tensor:
         logits = self._logits(parameters)
         top = torch.amax(logits, 0)
-        own = torch.cat([logits[j, :, span] for j, span in enumerate(self._spans)], dim=1)
+        true_logits = torch.cat([logits[j, :, span] for j, span in enumerate(self._spans)], dim=1)
         predicted = torch.eq(logits, top, out=torch.empty_like(logits))
         predicted_count = self._count_all(predicted)
         if not torch.equal(predicted_count.sum(0), self._size.expand_as(predicted_count[0])):
@@ -112,7 +112,7 @@ class ModelEvaluator:
         hits = torch.stack(
             [self._count(predicted[label, :, span], span) for label, span in enumerate(self._spans)]
         )
-        loss = self._model.losses(logits, top, own)
+        loss = self._model.losses(logits, top, true_logits)
         # Macro-F1 over the classes that occur among labels or predictions, as scikit-learn's.
         total = self._true + predicted_count
         f1 = sum_classes(2 * hits / total.clamp(min=1)) / (total > 0).sum(0).clamp(min=1)
@@ -183,9 +183,9 @@ class Steps:
 
     def batches(self, streams: Sequence[np.random.Generator]) -> Iterator[BatchRows]:
         """Yield inputs, targets, weights and sizes of the minibatches of each step."""
-        drawn = self._layout.draw(streams)
+        layout_rows = self._layout.draw(streams)
         for portion in self._portions():
-            rows = torch.from_numpy(drawn[portion.at]).to(self._device)
+            rows = torch.from_numpy(layout_rows[portion.at]).to(self._device)
             x, targets = self._prepared.take(rows), self._prepared.targets(rows)
             if portion.where is not None:
                 x = x.index_select(0, portion.where)
@@ -206,10 +206,10 @@ class Steps:
         per_item = math.prod(self._prepared.inputs[row].shape) * self._width
         portion = np.cumsum(self._active) * per_item // MAX_LAID_OUT
         parts = np.split(np.arange(len(portion)), np.flatnonzero(np.diff(portion)) + 1)
-        made = (self._portion(steps) for steps in parts if len(steps))
+        portions = (self._portion(steps) for steps in parts if len(steps))
         if int(self._active.sum()) * self._width > MAX_KEPT:
-            return made
-        self._kept = list(made)
+            return portions
+        self._kept = list(portions)
         return self._kept
 
     def _portion(self, steps: NDArray[np.int64]) -> _Portion:
@@ -256,9 +256,9 @@ class StepSettings:
 class StepPlan:
     """How items of one width train, which stand at `span` among all items."""
 
-    def __init__(self, span: slice, steps: Steps, chosen: StepSettings) -> None:
+    def __init__(self, span: slice, steps: Steps, settings: StepSettings) -> None:
         self.span, self.steps = span, steps
-        self._first = {len(steps.items): chosen.of(span)}
+        self._first = {len(steps.items): settings.of(span)}
         self._rates: list[Tensor] = []
         self._room = MAX_PLANNED
 
@@ -268,10 +268,10 @@ class StepPlan:
             self._first[count] = self._first[len(self.steps.items)].of(slice(count))
         return self._first[count]
 
-    def rates(self, number: int, weights: Tensor, rate: Tensor) -> Tensor:
+    def rates(self, step: int, weights: Tensor, rate: Tensor) -> Tensor:
         """Return the (items, rows) products of the rows' weights and learning rates in a step."""
-        if number < len(self._rates):
-            return self._rates[number]
+        if step < len(self._rates):
+            return self._rates[step]
         rates = weights * rate[:, None]
         self._room -= rates.numel()
         if self._room >= 0:
@@ -289,15 +289,15 @@ class Draws:
     def uniform(self, items: int, shape: tuple[int, ...]) -> Tensor:
         """Return (items, *shape) float32 from U[0, 1), in the processor's memory."""
         distinct, where = np.unique(self._names.distinct[1][:items], return_inverse=True)
-        drawn = np.empty((len(distinct), *shape), dtype=np.float32)
-        for row, index in zip(drawn, distinct.tolist(), strict=True):
+        uniforms = np.empty((len(distinct), *shape), dtype=np.float32)
+        for row, index in zip(uniforms, distinct.tolist(), strict=True):
             if index not in self._streams:
                 keys = self._names.distinct[0][index]
                 self._streams[index] = stream(self._names.seed, "local training", *keys)
             self._streams[index].random(dtype=np.float32, out=row)
         if not np.array_equal(where, np.arange(len(distinct))):
-            drawn = drawn[where]
-        return torch.from_numpy(drawn)
+            uniforms = uniforms[where]
+        return torch.from_numpy(uniforms)
 
 
 class LocalTraining:
@@ -325,20 +325,22 @@ class LocalTraining:
     ) -> None:
         """Train (own, items, ..) parameters in place, as `Trainer.run` says."""
         plans = self._planned(items, settings, terms.pull)
-        named = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
-        drawn = [(names.seed, *name) for part in named for name in part.distinct[0]]
-        streams = iter(self._streams(drawn))
-        for plan, part in zip(plans, named, strict=True):
-            own = list(itertools.islice(streams, len(part.distinct[0])))
-            self._train(_of(parameters, plan.span), plan, Draws(part), own, terms)
+        plan_names = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
+        stream_keys = [
+            (names.seed, *name) for plan_name in plan_names for name in plan_name.distinct[0]
+        ]
+        streams = iter(self._streams(stream_keys))
+        for plan, plan_name in zip(plans, plan_names, strict=True):
+            plan_streams = list(itertools.islice(streams, len(plan_name.distinct[0])))
+            self._train(_of(parameters, plan.span), plan, Draws(plan_name), plan_streams, terms)
 
     def _planned(
         self, items: ClientBatch, settings: Hyperparameters, pull: Tensor | None
     ) -> Sequence[StepPlan]:
         """Return how the items of each width train: while the learning rates last, the same."""
-        known = self._plans.get(items)
-        if known is not None and known[0] is settings.rate and pull is None:
-            return known[1]
+        cached = self._plans.get(items)
+        if cached is not None and cached[0] is settings.rate and pull is None:
+            return cached[1]
         rows = torch.from_numpy(settings.rows(items)).to(self._device)
         rate, decay = settings.rate.index_select(0, rows), settings.decay.index_select(0, rows)
         momentum = None if settings.momentum is None else settings.momentum.index_select(0, rows)
@@ -346,8 +348,8 @@ class LocalTraining:
             pull = rate * pull
             decay = decay - pull
         others = settings.of_model(items)
-        chosen = StepSettings(rate, decay, others, pull, momentum)
-        plans = [StepPlan(*part, chosen) for part in self._parts(items)]
+        step_settings = StepSettings(rate, decay, others, pull, momentum)
+        plans = [StepPlan(*span_and_steps, step_settings) for span_and_steps in self._parts(items)]
         if pull is None:
             self._plans[items] = settings.rate, plans
         return plans
@@ -375,34 +377,34 @@ class LocalTraining:
         shift: Parameters = _of(terms.shift or {}, plan.span)
         shared: Mapping[str, SharedMatrix | SharedMatrices] = terms.shared or {}
         trained = [name for name in parameters if name not in self._model.buffers]
-        part, count = parameters, len(plan.steps.items)
+        active, count = parameters, len(plan.steps.items)
         now = plan.first(count)
         moves = None if now.momentum is None else Moves(parameters, trained)
-        for number, (x, targets, weights, sizes) in enumerate(plan.steps.batches(streams)):
+        for step, (x, targets, weights, sizes) in enumerate(plan.steps.batches(streams)):
             if len(sizes) != count:
                 count = len(sizes)
-                part = {name: value[:, :count] for name, value in parameters.items()}
+                active = {name: value[:, :count] for name, value in parameters.items()}
                 now = plan.first(count)
             batch = Minibatch(
                 x=x,
                 targets=targets,
-                rates=plan.rates(number, weights, now.rate),
+                rates=plan.rates(step, weights, now.rate),
                 decay=now.decay,
                 sizes=sizes,
                 settings=now.others,
                 uniform=partial(draws.uniform, count),
                 shared=shared,
             )
-            self._model.sgd_step(part, batch)
+            self._model.sgd_step(active, batch)
             if now.pull is not None:
                 for name in trained:
-                    part[name].addcmul_(fit(now.pull, part[name]), anchor[name][:, :count])
+                    active[name].addcmul_(fit(now.pull, active[name]), anchor[name][:, :count])
                 for matrix in shared.values():
                     matrix.pull(now.pull)
             for name, added in shift.items():
-                part[name].addcmul_(fit(now.rate, added), added[:, :count], value=-1.0)
+                active[name].addcmul_(fit(now.rate, added), added[:, :count], value=-1.0)
             if now.momentum is not None and moves is not None:
-                moves.repeat(part, now.momentum)
+                moves.repeat(active, now.momentum)
                 for matrix in shared.values():
                     matrix.repeat(now.momentum)
 
@@ -417,8 +419,8 @@ class Moves:
     def repeat(self, parameters: Parameters, momentum: Tensor) -> None:
         """Add a share of the last move of the first items to their parameters, in place."""
         count = len(momentum)
-        for name, moved in self._moved.items():
-            value, last = parameters[name], moved[:, :count]
+        for name, moves in self._moved.items():
+            value, last = parameters[name], moves[:, :count]
             before = self._before[name][:, :count]
             value.addcmul_(fit(momentum, value), last)
             last.copy_(value - before)

@@ -32,10 +32,10 @@ def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> list[N
     return [rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)]
 
 
-def poisson_clients(name: tuple[int, int], number: int, num_clients: int) -> NDArray[np.int64]:
+def poisson_clients(name: tuple[int, int], expected: int, num_clients: int) -> NDArray[np.int64]:
     """Return who takes part in (seed, finished rounds) where everybody decides alone."""
-    drawn = seeding.stream(name[0], "poisson", name[1]).random(num_clients)
-    return np.flatnonzero(drawn < number / num_clients)
+    draws = seeding.stream(name[0], "poisson", name[1]).random(num_clients)
+    return np.flatnonzero(draws < expected / num_clients)
 
 
 def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
@@ -55,8 +55,8 @@ class ClientStreams:
     def __call__(self, names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
         """Return what clients draw from, by (seed, finished rounds, client)."""
         # Courses that are grouped anew before every round come here only once.
-        asked, self._asked = self._asked, True
-        if not asked or not self._worth(names):
+        was_called, self._asked = self._asked, True
+        if not was_called or not self._worth(names):
             return client_streams(names)
         return [
             seeding.generator_from_words(self._of(seed, finished)[client])
@@ -81,9 +81,11 @@ class ClientStreams:
             rounds = np.arange(finished, finished + self._ahead)
             keys = np.empty((self._ahead, len(self._clients), 3), dtype=np.uint32)
             keys[..., 0], keys[..., 1], keys[..., 2] = seed, rounds[:, None], self._clients
-            words = seeding.seed_words(_MINIBATCHES, keys.reshape(-1, 3))
-            for number, own in zip(rounds.tolist(), np.split(words, self._ahead), strict=True):
-                self._words[seed, number] = own
+            all_words = seeding.seed_words(_MINIBATCHES, keys.reshape(-1, 3))
+            for round_number, round_words in zip(
+                rounds.tolist(), np.split(all_words, self._ahead), strict=True
+            ):
+                self._words[seed, round_number] = round_words
         return self._words[seed, finished]
 
 
@@ -103,7 +105,7 @@ class RoundLayout:
         epochs: NDArray[np.int64],
         width: int,
     ) -> None:
-        held = np.array([len(own) for own in rows])
+        held = np.array([len(client_rows) for client_rows in rows])
         per_epoch = -(-held // batch_size)
         steps = epochs * per_epoch
         step = np.arange(steps.max())[:, None]
@@ -114,21 +116,24 @@ class RoundLayout:
         self._shape = (len(rows), len(step), width)
         plan = zip(rows, batch_size.tolist(), per_epoch.tolist(), epochs.tolist(), strict=True)
         self._places = [
-            _places(len(own), size, stride, repeats, width) for own, size, stride, repeats in plan
+            _places(len(client_rows), size, stride, repeats, width)
+            for client_rows, size, stride, repeats in plan
         ]
 
     def draw(self, streams: Sequence[np.random.Generator]) -> NDArray[np.int64]:
         """Return the (clients, steps, width) rows of all minibatches; 0 where they are padded."""
         clients, steps, width = self._shape
         flat = np.zeros((clients, steps * width), dtype=np.int64)
-        for line, rng, own, places in zip(flat, streams, self._rows, self._places, strict=True):
-            for place in places:
-                if isinstance(place, slice):
-                    drawn = line[place]
-                    drawn[:] = own
-                    rng.shuffle(drawn)
+        for line, rng, client_rows, epochs in zip(
+            flat, streams, self._rows, self._places, strict=True
+        ):
+            for indices in epochs:
+                if isinstance(indices, slice):
+                    target = line[indices]
+                    target[:] = client_rows
+                    rng.shuffle(target)
                 else:
-                    line[place] = own[rng.permutation(len(own))]
+                    line[indices] = client_rows[rng.permutation(len(client_rows))]
         return flat.reshape(self._shape)
 
 
@@ -140,9 +145,9 @@ def _places(
     starts = range(0, epochs * stride, max(stride, 1))
     if size >= width:  # minibatches are not padded, but perhaps the last: no gaps
         return [slice(start, start + held) for start in starts]
-    place = np.arange(held)
-    place += place // size * (width - size)
-    return [place + start for start in starts]
+    indices = np.arange(held)
+    indices += indices // size * (width - size)
+    return [indices + start for start in starts]
 
 
 MAX_KNOWN = 16
@@ -160,8 +165,8 @@ class ClientRngs:
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
         """The (batch_key, client) that occur, and (items,) which of them each item has."""
         width = int(self.client.max()) + 2
-        found, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
-        pairs = (divmod(key, width) for key in found.tolist())
+        keys, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
+        pairs = (divmod(key, width) for key in keys.tolist())
         return [(index, client - 1) if client else (index,) for index, client in pairs], where
 
 
@@ -240,23 +245,30 @@ class ClientSampler:
     ) -> None:
         self._poisson, self._min_rows, self._longest_first = poisson, min_rows, longest_first
         self._seed, self._num_clients = federation.seed, federation.num_clients
-        keys = [(one.batch_size, own) for one, own in zip(needed, finished, strict=True)]
-        place_of = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        self._finished = [own for _, own in place_of]
+        keys = [
+            (needed_key.batch_size, round_number)
+            for needed_key, round_number in zip(needed, finished, strict=True)
+        ]
+        place_of = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        self._finished = [round_number for _, round_number in place_of]
         self.batch_key = np.array([place_of[key] for key in keys])
-        self.num_sampled = np.array([one.num_sampled for one in needed])
+        self.num_sampled = np.array([needed_key.num_sampled for needed_key in needed])
         self.samples = federation.num_samples[:, 0]  # (clients,) training samples
-        self.epochs = _table([one.num_epochs for one in needed], self._num_clients)
-        self.batch_size = _table([one.batch_size for one in needed], self._num_clients)
-        self.width = np.array([batch_rows(federation, one.batch_size) for one in needed])
+        self.epochs = _table([needed_key.num_epochs for needed_key in needed], self._num_clients)
+        self.batch_size = _table(
+            [needed_key.batch_size for needed_key in needed], self._num_clients
+        )
+        self.width = np.array(
+            [batch_rows(federation, needed_key.batch_size) for needed_key in needed]
+        )
         self._everybody = bool((self.num_sampled >= self._num_clients).all())
         self._known: dict[bytes, ClientBatch] = {}
 
     def items(self) -> ClientBatch:
         """Return the items of the next round, the same object for the same clients."""
-        drawn = self._participants(self.elapsed)
-        client = np.concatenate(drawn)
-        course = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
+        cohorts = self._participants(self.elapsed)
+        client = np.concatenate(cohorts)
+        course = np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])
         key = course.tobytes() + client.tobytes()
         if key not in self._known:
             if len(self._known) >= MAX_KNOWN:
@@ -273,11 +285,13 @@ class ClientSampler:
 
     def ahead(self, rounds: int) -> tuple[ClientBatch, NDArray[np.int64]]:
         """Return the items of the next rounds, and which of the rounds each belongs to, rising."""
-        drawn = [own for r in range(rounds) for own in self._participants(self.elapsed + r)]
-        cohort = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
-        number, course = np.divmod(cohort, len(self.batch_key))
-        client = np.concatenate(drawn)
-        return self.items_of(course, client, self.batch_key[course], cohort), number
+        cohorts = [
+            members for r in range(rounds) for members in self._participants(self.elapsed + r)
+        ]
+        cohort = np.repeat(np.arange(len(cohorts)), [len(members) for members in cohorts])
+        round_index, course = np.divmod(cohort, len(self.batch_key))
+        client = np.concatenate(cohorts)
+        return self.items_of(course, client, self.batch_key[course], cohort), round_index
 
     def items_of(
         self,
@@ -318,8 +332,8 @@ class ClientSampler:
     def sampled(self, ahead: int) -> NDArray[np.bool_]:
         """Return (courses, clients): who trains some rounds ahead of the next one."""
         found = np.zeros((len(self.batch_key), self._num_clients), dtype=np.bool_)
-        for own, clients in zip(found, self._participants(self.elapsed + ahead), strict=True):
-            own[clients] = True
+        for row, clients in zip(found, self._participants(self.elapsed + ahead), strict=True):
+            row[clients] = True
         return found
 
     def _participants(self, elapsed: int) -> list[NDArray[np.int64]]:
@@ -341,16 +355,16 @@ class ClientSampler:
     def _steps(
         self, samples: NDArray[np.int64], batch_size: NDArray[np.int64], epochs: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        full, rest = np.divmod(samples, batch_size)
-        rests = (rest >= self._min_rows) & (rest > 0)
+        full, remainder = np.divmod(samples, batch_size)
+        rests = (remainder >= self._min_rows) & (remainder > 0)
         return np.asarray(epochs * (np.where(batch_size >= self._min_rows, full, 0) + rests))
 
 
 def split_batch(items: ClientBatch, item_bytes: int, max_bytes: int) -> Iterator[ClientBatch]:
     """Yield items in portions of whole batch keys; large keys are parted between clients."""
     limit = max(max_bytes // max(item_bytes, 1), 1)
-    for part in _portions(items, items.batch_key, limit):
-        yield from _portions(part, part.client, limit)
+    for portion in _portions(items, items.batch_key, limit):
+        yield from _portions(portion, portion.client, limit)
 
 
 def _portions(items: ClientBatch, key: NDArray[np.int64], limit: int) -> Iterator[ClientBatch]:
@@ -373,9 +387,9 @@ def _table(settings: Sequence[PerClient], num_clients: int) -> NDArray[np.int64]
     """Return (courses, clients) settings."""
     if not any(setting.own for setting in settings):
         return np.array([[int(setting.base)] for setting in settings]).repeat(num_clients, axis=1)
-    found = np.empty((len(settings), num_clients), dtype=np.int64)
+    table = np.empty((len(settings), num_clients), dtype=np.int64)
     for row, setting in enumerate(settings):
-        found[row] = int(setting.base)
+        table[row] = int(setting.base)
         for client, value in setting.own:
-            found[row, client] = int(value)
-    return found
+            table[row, client] = int(value)
+    return table

@@ -117,10 +117,10 @@ def advice() -> str:
     try:
         from fedhpo_gym.fl.torch_trainer import fixed
     except ModuleNotFoundError:  # without torch
-        known = None
+        is_fixed = None
     else:
-        known = fixed()
-    state = {None: "there is none", True: "they are fixed", False: "they are not fixed"}[known]
+        is_fixed = fixed()
+    state = {None: "there is none", True: "they are fixed", False: "they are not fixed"}[is_fixed]
     return (
         f"Start again with the environment variable {SETTING}={STRICT}, or {SETTING}=COMPATIBLE, "
         f"which is slower, and unset what limits oneMKL, oneDNN or ATen (kernels of oneMKL: "
@@ -135,20 +135,20 @@ def _in_company(
     alone = np.concatenate([_trained(case, [course], precision) for course in case.courses])
     yield _equal(case.family, ALONE, alone, together)
     order = np.random.default_rng(0).permutation(len(case.courses))
-    moved = np.empty_like(together)
-    moved[order] = _trained(case, [case.courses[i] for i in order], precision)
-    yield _equal(case.family, ORDER, moved, together)
+    reordered = np.empty_like(together)
+    reordered[order] = _trained(case, [case.courses[i] for i in order], precision)
+    yield _equal(case.family, ORDER, reordered, together)
 
 
 def _equal(
-    family: str, law: str, found: NDArray[np.float32], expected: NDArray[np.float32]
+    family: str, law: str, computed: NDArray[np.float32], expected: NDArray[np.float32]
 ) -> KernelVerdict:
-    equal = (found == expected).reshape(len(found), -1).all(1)
+    equal = (computed == expected).reshape(len(computed), -1).all(1)
     if equal.all():
         return KernelVerdict(family, law, holds=True)
-    largest = float(np.abs(found - expected).max())
-    words = f"{(~equal).sum()} of {len(equal)} courses differ, by up to {largest:.1e}"
-    return KernelVerdict(family, law, holds=False, words=words)
+    largest = float(np.abs(computed - expected).max())
+    message = f"{(~equal).sum()} of {len(equal)} courses differ, by up to {largest:.1e}"
+    return KernelVerdict(family, law, holds=False, words=message)
 
 
 def _batch(case: Case, courses: Sequence[Course], precision: str = "float32") -> CourseBatch:
@@ -248,7 +248,7 @@ class Case:
 @cache
 def make_case(family: str) -> Case:
     """Return the case of a family."""
-    make, more, number = _FAMILIES[family]
+    make, more, num_courses = _FAMILIES[family]
     model = MODELS[family]
     if family == "BERT":
         from fedhpo_gym.fl.models.bert import BertTiny, Size
@@ -259,14 +259,14 @@ def make_case(family: str) -> Case:
             size = Size(**BERT_SIZE)
 
         model = SmallBert
-    return Case(family, model, make(), tuple(_courses(more, number)))
+    return Case(family, model, make(), tuple(_courses(more, num_courses)))
 
 
-def _courses(more: Sequence[Mapping[str, float]], number: int) -> Iterator[Course]:
+def _courses(more: Sequence[Mapping[str, float]], num_rates: int) -> Iterator[Course]:
     """Yield courses of unequal rates for every shape in `more`; odd sizes fill no vector."""
     rounds = ((4, 1, 1.0), (16, 2, 0.5), (256, 1, 1.0), (7, 1, 0.7))
     for shape, (size, epochs, share) in itertools.product(more, rounds):
-        for rate in np.geomspace(0.01, 0.3, number).tolist():
+        for rate in np.geomspace(0.01, 0.3, num_rates).tolist():
             settings = {"learning_rate": rate, "weight_decay": 0.001, "batch_size": size}
             yield Course({**settings, "step_size": epochs, **shape}, share, 1)
 
@@ -283,9 +283,9 @@ def _rows() -> Federation:
 
 
 def _small_images() -> Federation:
-    found = _images()
-    rows = found.features[np.arange(len(found.labels))].reshape(-1, 64).astype(np.float32)
-    return replace(found, features=rows / 16)
+    images = _images()
+    rows = images.features[np.arange(len(images.labels))].reshape(-1, 64).astype(np.float32)
+    return replace(images, features=rows / 16)
 
 
 def _images() -> Federation:

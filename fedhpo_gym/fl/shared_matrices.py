@@ -50,9 +50,13 @@ class OwnMatrix:
         return rows @ self._rounded
 
     def step(
-        self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
+        self,
+        row_factor: Tensor,
+        column_factor: Tensor,
+        sizes: Sequence[int],
+        decay: Sequence[float],
     ) -> None:
-        subtract_product(self._values, left, right, decay[0])
+        subtract_product(self._values, row_factor, column_factor, decay[0])
 
 
 class SharedMatrix:
@@ -100,7 +104,11 @@ class SharedMatrix:
         return product[: len(rows)]
 
     def step(
-        self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
+        self,
+        row_factor: Tensor,
+        column_factor: Tensor,
+        sizes: Sequence[int],
+        decay: Sequence[float],
     ) -> None:
         """Replace each client's matrix M by decay M - left^T right; (n, out) and (n, in)."""
         ends = list(itertools.accumulate(sizes, initial=0))
@@ -113,7 +121,7 @@ class SharedMatrix:
             first = self._bounds[client] + self._filled[client]
             self._filled[client] += end - start
             grown = self._used(client)
-            for mine, rows in ((self._left, left), (self._right, right)):
+            for mine, rows in ((self._left, row_factor), (self._right, column_factor)):
                 mine[used.stop : grown.stop] = 0.0
                 mine[first : first + end - start] = rows[start:end]
             # The first rows of the last tile were there before: their coefficients are their own.
@@ -137,9 +145,13 @@ class SharedMatrix:
                 self._scale[client] += share * self._moved[0][client]
                 self._moved[0][client] = self._scale[client] - self._last[0][client]
             self._last[0][client] = self._scale[client]
-            now, last, moved = self._coefficients[rows], self._last[1][rows], self._moved[1][rows]
-            now.add_(moved, alpha=float(share))
-            moved.copy_(now - last)
+            now, last, last_moves = (
+                self._coefficients[rows],
+                self._last[1][rows],
+                self._moved[1][rows],
+            )
+            now.add_(last_moves, alpha=float(share))
+            last_moves.copy_(now - last)
             last.copy_(now)
 
     def add_to(self, total: Tensor, weights: NDArray[np.float32]) -> None:
@@ -153,8 +165,8 @@ class SharedMatrix:
                 mine[used.stop : self._bounds[client + 1]] = 0.0
         for mine in (self._left, self._right):
             mine[self._bounds[-1] :] = 0.0
-        left = self._left.mul_(self._coefficients[:, None])
-        subtract_product(total, left, self._right, 1.0)
+        row_factor = self._left.mul_(self._coefficients[:, None])
+        subtract_product(total, row_factor, self._right, 1.0)
 
     def copies(self, clients: Sequence[int]) -> Tensor:
         """Return the (clients, out, in) float32 matrices of some clients, before `add_to`."""
@@ -162,8 +174,8 @@ class SharedMatrix:
         for row, client in enumerate(clients):
             used = self._used(client)
             out[row] = self._start * float(self._scale[client])
-            left = (self._left[used] * self._coefficients[used, None]).to(self._left.dtype)
-            subtract_product(out[row], left, self._right[used], 1.0)
+            row_factor = (self._left[used] * self._coefficients[used, None]).to(self._left.dtype)
+            subtract_product(out[row], row_factor, self._right[used], 1.0)
         return out
 
     def _used(self, client: int) -> slice:
@@ -175,15 +187,17 @@ class SharedMatrix:
 Matrix = OwnMatrix | SharedMatrix
 
 
-def subtract_product(values: Tensor, left: Tensor, right: Tensor, decay: float) -> None:
+def subtract_product(
+    values: Tensor, row_factor: Tensor, column_factor: Tensor, decay: float
+) -> None:
     """Replace (out, in) float32 values by decay values - left^T right, in place."""
-    if left.dtype == values.dtype:
-        values.addmm_(left.t(), right, beta=decay, alpha=-1.0)
+    if row_factor.dtype == values.dtype:
+        values.addmm_(row_factor.t(), column_factor, beta=decay, alpha=-1.0)
         return
     if decay != 1.0:
         values.mul_(decay)
     # Twice as fast as leaving the transposition to the product.
-    values.sub_(left.t().contiguous() @ right)
+    values.sub_(row_factor.t().contiguous() @ column_factor)
 
 
 def _padded(rows: Tensor) -> Tensor:
@@ -191,8 +205,8 @@ def _padded(rows: Tensor) -> Tensor:
     return torch.cat([rows, rows.new_zeros((missing, rows.shape[1]))]) if missing else rows
 
 
-def _up(number: int, tile: int) -> int:
-    return -(-number // tile) * tile
+def _up(count: int, tile: int) -> int:
+    return -(-count // tile) * tile
 
 
 class Workspace:
@@ -208,11 +222,11 @@ class Workspace:
     def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Return a contiguous tensor of any content, valid until its name is taken again."""
         size = math.prod(shape)
-        kept = self._kept.get(name)
-        if kept is None or len(kept) < size or kept.dtype != like.dtype:
-            kept = torch.empty(size, dtype=like.dtype, device=like.device)
-            self._kept[name] = kept
-        return kept[:size].view(*shape)
+        buffer = self._kept.get(name)
+        if buffer is None or len(buffer) < size or buffer.dtype != like.dtype:
+            buffer = torch.empty(size, dtype=like.dtype, device=like.device)
+            self._kept[name] = buffer
+        return buffer[:size].view(*shape)
 
 
 ROWS_TOGETHER = 256
@@ -228,10 +242,10 @@ def sharing_courses(
     rows: NDArray[np.int64], names: frozenset[str], parameters: Parameters
 ) -> NDArray[np.bool_]:
     """Return which of (courses,) share parameters, by what their own clients cost."""
-    found = np.full(len(rows), bool(names))
+    is_sharing = np.full(len(rows), bool(names))
     for name in names:
-        found &= worth_sharing(rows, parameters[name].shape[2:])
-    return found
+        is_sharing &= worth_sharing(rows, parameters[name].shape[2:])
+    return is_sharing
 
 
 def split_cohorts(
@@ -240,11 +254,11 @@ def split_cohorts(
     """Yield the items by course, and of each as many clients as train together."""
     more = MORE if together else 1
     for course in np.unique(items.course).tolist():
-        own = np.flatnonzero(items.course == course)
-        width = int(items.width[own[0]])
+        rows_of_course = np.flatnonzero(items.course == course)
+        width = int(items.width[rows_of_course[0]])
         count = min(ROWS_TOGETHER * more // width, MAX_KEPT * more // int(rows[course]))
-        for start in range(0, len(own), max(count, 1)):
-            yield items.take(own[start : start + max(count, 1)])
+        for start in range(0, len(rows_of_course), max(count, 1)):
+            yield items.take(rows_of_course[start : start + max(count, 1)])
 
 
 class OwnMatrices:
@@ -261,8 +275,8 @@ class OwnMatrices:
     def back(self, rows: Tensor) -> Tensor:
         return rows @ self._rounded
 
-    def step(self, left: Tensor, right: Tensor, decay: Tensor) -> None:
-        self._values.mul_(decay).sub_(left.mT @ right)
+    def step(self, row_factor: Tensor, column_factor: Tensor, decay: Tensor) -> None:
+        self._values.mul_(decay).sub_(row_factor.mT @ column_factor)
 
 
 class SharedMatrices:
@@ -296,14 +310,14 @@ class SharedMatrices:
         weights *= self._coefficients[used][:, None]
         return product.baddbmm_(weights, outer[used], alpha=-1.0)
 
-    def step(self, left: Tensor, right: Tensor, decay: Tensor) -> None:
+    def step(self, row_factor: Tensor, column_factor: Tensor, decay: Tensor) -> None:
         """Replace each matrix M by decay M - left^T right; decay is (clients, 1, 1)."""
-        clients, more, _ = left.shape
+        clients, more, _ = row_factor.shape
         self._scale[:clients] *= decay[:, 0, 0]
         self._coefficients[:clients, : self._filled] *= decay[:, 0]
         new = slice(clients), slice(self._filled, self._filled + more)
-        self._left[new] = left
-        self._right[new] = right
+        self._left[new] = row_factor
+        self._right[new] = column_factor
         self._filled += more
 
     def pull(self, strength: Tensor) -> None:
@@ -318,10 +332,10 @@ class SharedMatrices:
             self._moved = torch.zeros_like(now[0]), torch.zeros_like(now[1])
         clients, share = slice(len(momentum)), momentum[:, None]
         # Rows that are not filled yet have not moved: their coefficients are 1 already.
-        for value, last, moved in zip(now, self._last, self._moved, strict=True):
+        for value, last, last_move in zip(now, self._last, self._moved, strict=True):
             used = clients, slice(1 if value is now[0] else self._filled)
-            value[used] += share * moved[used]
-            moved[used] = value[used] - last[used]
+            value[used] += share * last_move[used]
+            last_move[used] = value[used] - last[used]
             last[used] = value[used]
 
     def add_to(self, total: Tensor, weights: NDArray[np.float32]) -> None:
@@ -334,8 +348,8 @@ class SharedMatrices:
     def copies(self, clients: Sequence[int]) -> Tensor:
         """Return the (clients, out, in) float32 matrices of some clients, before `add_to`."""
         index = torch.tensor(clients, device=self._start.device)
-        left = self._left[index] * self._coefficients[index].unsqueeze(-1)
-        product = left.to(self._left.dtype).mT @ self._right[index]
+        row_factor = self._left[index] * self._coefficients[index].unsqueeze(-1)
+        product = row_factor.to(self._left.dtype).mT @ self._right[index]
         return self._start * self._scale[index, None, None] - product
 
 

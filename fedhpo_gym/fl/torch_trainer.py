@@ -93,8 +93,8 @@ class TorchTrainer(Trainer):
         total = like.new_zeros(like.shape[1], dtype=torch.float64)
         for value in values.values():
             for item in range(value.shape[1]):
-                own = value[:, item].to(torch.float64).flatten()
-                total[item] += (own * own).sum()
+                numbers = value[:, item].to(torch.float64).flatten()
+                total[item] += (numbers * numbers).sum()
         return total.sqrt().to(like.dtype)
 
     def initial(self, rows: int) -> Parameters:
@@ -119,8 +119,8 @@ class TorchTrainer(Trainer):
     def kept_views(self, values: Parameters) -> Parameters:
         return values
 
-    def with_kept(self, values: Parameters, kept: Parameters) -> Parameters:
-        return {**values, **kept}
+    def with_kept(self, values: Parameters, personal: Parameters) -> Parameters:
+        return {**values, **personal}
 
     def with_personal(self, average: Parameters, start: Parameters) -> Parameters:
         return {**start, **average}
@@ -140,7 +140,7 @@ class TorchTrainer(Trainer):
             values[name].index_copy_(1, index, value)
 
     def concatenated(self, values: Sequence[Parameters]) -> Parameters:
-        return {name: torch.cat([one[name] for one in values], 1) for name in values[0]}
+        return {name: torch.cat([portion[name] for portion in values], 1) for name in values[0]}
 
     def where(self, live: Bools, new: Parameters, old: Parameters) -> Parameters:
         return {name: self.choose(live, value, old[name]) for name, value in new.items()}
@@ -150,8 +150,8 @@ class TorchTrainer(Trainer):
 
     def finite(self, values: Parameters, more: Iterable[Tensor] = ()) -> Bools:
         """Look for non-finite numbers only where the largest or the smallest is one."""
-        found = [_finite(one) for one in (*values.values(), *more)]
-        return np.asarray(np.stack(found).all(axis=0))
+        flags = [_finite(tensor) for tensor in (*values.values(), *more)]
+        return np.asarray(np.stack(flags).all(axis=0))
 
     @property
     def row_bytes(self) -> int:
@@ -173,10 +173,10 @@ class TorchTrainer(Trainer):
     def portions(self, items: ClientBatch, roster: ClientSampler) -> Sequence[ClientBatch]:
         """Split items; of those that share matrices, each portion is of one course."""
         shares = self._shares(roster)[items.course]
-        own, sharing = items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
+        separate, sharing = items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
         cohorts = split_cohorts(sharing, self._trained_rows(roster), self.model.together)
-        own = own if shares.any() else items
-        return [*split_batch(own, self.row_bytes, courses.MAX_LOCAL_BYTES), *cohorts]
+        separate = separate if shares.any() else items
+        return [*split_batch(separate, self.row_bytes, courses.MAX_LOCAL_BYTES), *cohorts]
 
     def shared(
         self, items: ClientBatch, start: Parameters
@@ -233,12 +233,12 @@ class TorchTrainer(Trainer):
         average: Parameters,
         reports: Parameters,
         sent: Parameters,
-        said: Parameters,
+        all_sent: Parameters,
         result: LocalResult,
     ) -> None:
         items, shared = result.items, result.shared
         totals = {**{n: v for n, v in average.items() if n not in shared}, **reports}
-        values = {**sent, **{name: said[name] for name in reports}}
+        values = {**sent, **{name: all_sent[name] for name in reports}}
         if self.equally:
             statistics = {n: v for n, v in totals.items() if n in self.model.buffers}
             totals = {n: v for n, v in totals.items() if n not in self.model.buffers}
@@ -257,9 +257,9 @@ class TorchTrainer(Trainer):
         if not shared:
             yield items, received or {}, local
             return
-        seen = max(courses.MAX_LOCAL_BYTES // self.row_bytes, 1)
-        for first in range(0, len(items), seen):
-            index = np.arange(first, min(first + seen, len(items)))
+        at_once = max(courses.MAX_LOCAL_BYTES // self.row_bytes, 1)
+        for first in range(0, len(items), at_once):
+            index = np.arange(first, min(first + at_once, len(items)))
             before, after = self.take(received or {}, index), self.take(local, index)
             for name, matrix in shared.items():
                 before[name] = start[name][:, items.course[index]]
@@ -281,14 +281,16 @@ class TorchTrainer(Trainer):
     def compare(
         self, items: ClientBatch, received: Parameters, local: Parameters, mean: Parameters
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        where, found = self._index(items.course), []
+        where, products = self._index(items.course), []
         for name, value in local.items():
             if name in mean:
                 update, of_all = value - received[name], mean[name][:, where]
                 pairs = (update, update), (update, of_all), (of_all, of_all)
-                found.append([sum_classes(a * b).reshape(len(items), -1).sum(1) for a, b in pairs])
+                products.append(
+                    [sum_classes(a * b).reshape(len(items), -1).sum(1) for a, b in pairs]
+                )
         square, inner, mean_square = (
-            sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)
+            sum(parts[1:], parts[0]) for parts in zip(*products, strict=True)
         )
         norm = torch.sqrt(square).nan_to_num(posinf=MAX_NORM).clamp(max=MAX_NORM)
         cosine = inner / (norm * torch.sqrt(mean_square))
@@ -302,11 +304,11 @@ class TorchTrainer(Trainer):
         return self._evaluators[client](values)
 
     def measure_own(self, values: Parameters, client: Integers) -> NDArray[np.float32]:
-        found: list[tuple[Integers, NDArray[np.float32]]] = []
-        for one in np.unique(client).tolist():
-            chosen = np.flatnonzero(client == one)
-            found.append((chosen, self.measure(self.take(values, chosen), one)[:, 0]))
-        order, metrics = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        results: list[tuple[Integers, NDArray[np.float32]]] = []
+        for client_index in np.unique(client).tolist():
+            rows = np.flatnonzero(client == client_index)
+            results.append((rows, self.measure(self.take(values, rows), client_index)[:, 0]))
+        order, metrics = (np.concatenate(parts) for parts in zip(*results, strict=True))
         return metrics[np.argsort(order)]
 
 
@@ -385,27 +387,31 @@ class Averaging:
             return
         index, course, weight = self._order(items)
         if any(value.numel() // value.shape[1] >= MIN_ALONE for value in average.values()):
-            for item, own, one in zip(index.tolist(), course.tolist(), weight, strict=True):
+            for item, course_index, item_weight in zip(
+                index.tolist(), course.tolist(), weight, strict=True
+            ):
                 for name, value in average.items():
-                    _add_weighted(value[:, own], local[name][:, item], one)
+                    _add_weighted(value[:, course_index], local[name][:, item], item_weight)
             return
         for name, value in average.items():
-            part = local[name].index_select(1, index)
-            value.index_add_(1, course, part.mul_(fit(weight, part)))
+            selected = local[name].index_select(1, index)
+            value.index_add_(1, course, selected.mul_(fit(weight, selected)))
 
     def _order(self, items: ClientBatch) -> list[Tensor]:
         """Return (items,) which comes next in the order of clients, its course, and its weight."""
         if items not in self._known:
             index = np.argsort(items.client, kind="stable")
-            found = index, items.course[index], items.weight[index]
-            self._known[items] = [torch.from_numpy(x).to(self._device) for x in found]
+            order = index, items.course[index], items.weight[index]
+            self._known[items] = [torch.from_numpy(x).to(self._device) for x in order]
         return self._known[items]
 
 
-def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
+def _add_weighted(total: Tensor, addend: Tensor, weight: Tensor) -> None:
     """Add weight x part to a total (own, ..), in pieces that stay in the cache."""
     own = len(total)
-    pieces = (torch.split(one, PIECE, 1) for one in (total.view(own, -1), part.reshape(own, -1)))
+    pieces = (
+        torch.split(tensor, PIECE, 1) for tensor in (total.view(own, -1), addend.reshape(own, -1))
+    )
     for into, piece in zip(*pieces, strict=True):
         into.add_(piece * weight)
 
@@ -413,11 +419,11 @@ def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
 def _add_together(average: Parameters, local: Parameters, items: ClientBatch) -> None:
     """Add weighted parameters to averages by one sum per course and parameter."""
     for course in np.unique(items.course).tolist():
-        own = np.flatnonzero(items.course == course)
+        rows = np.flatnonzero(items.course == course)
         for name, value in average.items():
-            weight = torch.from_numpy(items.weight[own]).to(value.device)
-            part = local[name].index_select(1, torch.from_numpy(own).to(value.device))
-            value[:, course] += part.mul_(fit(weight, part)).sum(1)
+            weight = torch.from_numpy(items.weight[rows]).to(value.device)
+            selected = local[name].index_select(1, torch.from_numpy(rows).to(value.device))
+            value[:, course] += selected.mul_(fit(weight, selected)).sum(1)
 
 
 EMULATION = "FEDHPO_GYM_EMULATE_BFLOAT16"

@@ -97,7 +97,7 @@ class Trainer(ABC):
         """Return views of the kept parameters, by name."""
 
     @abstractmethod
-    def with_kept(self, values: Values, kept: Values) -> Values:
+    def with_kept(self, values: Values, personal: Values) -> Values:
         """Return values with the parameters that clients keep in their places."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Trainer(ABC):
         self,
         start: Values,
         items: ClientBatch,
-        number: Integers,
+        round_of_item: Integers,
         settings: Hyperparameters,
         pull: Array | None,
         course: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -197,7 +197,7 @@ class Trainer(ABC):
         average: Values,
         reports: Parameters,
         sent: Values,
-        said: Parameters,
+        all_sent: Parameters,
         result: LocalResult,
     ) -> None:
         """Add what items send to averages; running statistics count by samples, always."""

@@ -87,15 +87,15 @@ class CurveModel:
         """Everything that is stored."""
         # With many clients the scales would be larger than everything else.
         single = np.float32 if self.clients is None else np.float16
-        kept: dict[str, NDArray[Any]] = {
+        stored: dict[str, NDArray[Any]] = {
             **self.regressor.arrays,
             **{name: value.astype(single) for name, value in self.scales.items()},
             "centre": self.centre.astype(np.float32),
             "basis": self.basis.astype(np.float16),
         }
         if self.clients is not None:
-            kept["components"] = self.clients.astype(np.float16)
-        return kept
+            stored["components"] = self.clients.astype(np.float16)
+        return stored
 
     def coefficients(self, rows: Singles) -> Exact:
         """Return (groups * rows, coefficients) of (groups, rows, features)."""

@@ -100,7 +100,7 @@ class CurveInputs:
         if few == many:
             return np.zeros(len(rates))
         sampled = _sampled(rates, self.num_clients).tolist()
-        logs = np.array([math.log(number / few) for number in sampled])
+        logs = np.array([math.log(count / few) for count in sampled])
         return np.asarray(2.0 * logs / math.log(many / few) - 1.0)
 
 
@@ -151,26 +151,28 @@ def is_product(name: str) -> bool:
 def products_of(space: SearchSpace) -> tuple[Product, ...]:
     """Return the products that a surrogate of this space sees: of what varies and is positive."""
     open_ = {d.name for d in space.dimensions if d.values is None and 0 < d.low < d.high}
-    found = (
+    candidates = (
         Product(*(tuple(name for name in names if name in open_) for names in both))
         for both in WORK
     )
-    some = (product for product in found if product.factors and EPOCHS in open_)
+    some = (product for product in candidates if product.factors and EPOCHS in open_)
     return tuple(dict.fromkeys(some))
 
 
 def named_products(names: Iterable[str], space: SearchSpace) -> tuple[Product, ...]:
     """Return the products among the names of columns."""
     matches = (_NAME.fullmatch(name) for name in names)
-    found = tuple(Product(tuple(m[1].split("*")), tuple(m[2].split("/")[1:])) for m in matches if m)
-    for product in found:
+    products = tuple(
+        Product(tuple(m[1].split("*")), tuple(m[2].split("/")[1:])) for m in matches if m
+    )
+    for product in products:
         if len(set(product.dimensions)) < len(product.dimensions):
             raise ValueError(f"{product.name[:80]} must name every hyperparameter once")
         for name in product.dimensions:
             dimension = space[name]
             if dimension.values is not None or not 0 < dimension.low < dimension.high:
                 raise ValueError(f"{product.name} is no number everywhere between {dimension}")
-    return found
+    return products
 
 
 def _log(dimension: Dimension, coordinates: Floats) -> Floats:
@@ -241,22 +243,26 @@ def to_outputs(
 
 def _spread_of(metrics: NDArray[np.floating], weights: NDArray[np.floating]) -> Floats:
     """Return (n, `SPREAD_OUTPUTS`) of (n, clients, splits, metrics)."""
-    found = np.zeros((len(metrics), len(RATES), len(SPLITS), 2 + len(LEVELS)))
+    spreads = np.zeros((len(metrics), len(RATES), len(SPLITS), 2 + len(LEVELS)))
     for split in range(len(SPLITS)):
-        own = weights[:, :, split]
-        present = np.maximum((own > 0).sum(axis=1), 1)
+        split_weights = weights[:, :, split]
+        present = np.maximum((split_weights > 0).sum(axis=1), 1)
         last = present[:, None] - 1
         below = (LEVELS * last).astype(np.int64)
         above, way = np.minimum(below + 1, last), LEVELS * last - below
         for which, metric in enumerate((_ACCURACY, _F1)):
             values = metrics[:, :, split, metric].astype(np.float64)
-            ordered = np.sort(np.where(own > 0, values, 2.0), axis=1)  # who is absent comes last
+            ordered = np.sort(
+                np.where(split_weights > 0, values, 2.0), axis=1
+            )  # who is absent comes last
             low, high = (np.take_along_axis(ordered, at, axis=1) for at in (below, above))
-            found[:, which, split, 0] = (own * values).sum(axis=1)
-            away = np.where(own > 0, values - (values.sum(axis=1) / present)[:, None], 0.0)
-            found[:, which, split, 1] = np.sqrt((away**2).sum(axis=1) / present)
-            found[:, which, split, 2:] = np.minimum(low + way * (high - low), 1.0)
-    return found.reshape(len(metrics), -1)
+            spreads[:, which, split, 0] = (split_weights * values).sum(axis=1)
+            away = np.where(
+                split_weights > 0, values - (values.sum(axis=1) / present)[:, None], 0.0
+            )
+            spreads[:, which, split, 1] = np.sqrt((away**2).sum(axis=1) / present)
+            spreads[:, which, split, 2:] = np.minimum(low + way * (high - low), 1.0)
+    return spreads.reshape(len(metrics), -1)
 
 
 def to_metrics(
@@ -319,27 +325,29 @@ def _spread_out(rates: Reals, spread: Reals, weights: Reals) -> Floats:
         for at in (below, below + 1)
     )
     order = np.argsort(np.where(present, rates, 2.0), axis=-1, kind="stable")
-    found = np.empty(rates.shape)
-    np.put_along_axis(found, order, low + way * (high - low), axis=-1)
+    spread_rates = np.empty(rates.shape)
+    np.put_along_axis(spread_rates, order, low + way * (high - low), axis=-1)
     for _ in range(MOVES):
-        found = _moved(_widened(found, spread[..., 1], present), spread[..., 0], weights)
-    return found
+        spread_rates = _moved(
+            _widened(spread_rates, spread[..., 1], present), spread[..., 0], weights
+        )
+    return spread_rates
 
 
-def _widened(rates: Floats, wanted: Reals, present: Bools) -> Floats:
+def _widened(rates: Floats, target: Reals, present: Bools) -> Floats:
     """Return rates whose standard deviation over the clients there is nearer to another."""
     there = present.astype(np.float64)
     count = np.maximum(sum_in_order(there, axis=-1), 1.0)
     mean = sum_in_order(there * rates, axis=-1) / count
     away = rates - mean[..., None]
     now = np.sqrt(sum_in_order(there * away**2, axis=-1) / count)
-    factor = np.minimum(np.divide(wanted, now, out=np.ones_like(now), where=now > 0), MOST_WIDENED)
+    factor = np.minimum(np.divide(target, now, out=np.ones_like(now), where=now > 0), MOST_WIDENED)
     return np.asarray(np.clip(mean[..., None] + factor[..., None] * away, 0.0, 1.0))
 
 
-def _moved(rates: Floats, wanted: Reals, weights: Reals) -> Floats:
+def _moved(rates: Floats, target: Reals, weights: Reals) -> Floats:
     """Return rates whose weighted mean is nearer to another; those at 0 and 1 stay."""
-    missing = wanted - sum_in_order(weights * rates, axis=-1)
+    missing = target - sum_in_order(weights * rates, axis=-1)
     room = np.where(weights > 0, rates * (1.0 - rates), 0.0)
     total = sum_in_order(weights * room, axis=-1)
     step = np.where(total > 0, missing, 0.0) / np.where(total > 0, total, 1.0)

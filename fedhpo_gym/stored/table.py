@@ -203,8 +203,8 @@ def write_curves(
 ) -> Path:
     """Write packed arrays, always the same bytes, then their card."""
     members, packing = pack(arrays, layout_of(card, arrays["best_round"].shape, axis), seeds)
-    said = {**card, "format": FORMAT, ENTRY: packing.to_card()}
-    return write_archive(folder, stem, said, members, {WORDS})
+    entries = {**card, "format": FORMAT, ENTRY: packing.to_card()}
+    return write_archive(folder, stem, entries, members, {WORDS})
 
 
 def seeds_and_samples(content: Mapping[str, Any], splits: int) -> tuple[tuple[int, ...], Integers]:
@@ -223,15 +223,15 @@ def seeds_and_samples(content: Mapping[str, Any], splits: int) -> tuple[tuple[in
     return seeds, samples.astype(np.int64)
 
 
-def seed_rows(seeds: tuple[int, ...], known: Sequence[int], what: str) -> Integers:
+def seed_rows(seeds: tuple[int, ...], stored_seeds: Sequence[int], what: str) -> Integers:
     """Return where some seeds are among those that something knows."""
-    unknown = [seed for seed in seeds if seed not in known]
+    unknown = [seed for seed in seeds if seed not in stored_seeds]
     if unknown or not seeds:
         raise InvalidArgumentError(
-            f"`seeds` must be among {known}, the seeds of {what}, got {unknown or seeds}; use one "
-            'of them or backend="raw"'
+            f"`seeds` must be among {stored_seeds}, the seeds of {what}, got {unknown or seeds}; "
+            'use one of them or backend="raw"'
         )
-    return np.array([known.index(seed) for seed in seeds], dtype=np.int64)
+    return np.array([stored_seeds.index(seed) for seed in seeds], dtype=np.int64)
 
 
 class Table(StoredCurves):
@@ -275,12 +275,12 @@ class Table(StoredCurves):
         cells = self._cells(columns)
         rows = seed_rows(seeds, self.seeds, f"table {self.name}")
         diverged_at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
-        asked = np.asarray(self.rounds)[cells[0]]
+        rounds = np.asarray(self.rounds)[cells[0]]
         return Evaluations(
             self._metrics("best", cells, rows),
             self.num_samples[rows],
             self.codes("best_round")[cells][:, rows].astype(np.int64),
-            (diverged_at > 0) & (diverged_at <= asked[:, None]),
+            (diverged_at > 0) & (diverged_at <= rounds[:, None]),
             np.array(seeds),
             columns,
             lambda: self._metrics("current", cells, rows),
@@ -289,11 +289,11 @@ class Table(StoredCurves):
     def _cells(self, columns: Mapping[str, NDArray[Any]]) -> tuple[Integers, ...]:
         """Return the places of (B,) values on every axis; exact grid points need no check."""
         cells = []
-        for dimension, known in self._axes:
-            asked = columns[dimension.name].tolist()
-            if not known.keys() >= {*asked}:  # close to a grid point, or on none
-                known = {value: dimension.index(value) for value in {*asked}}
-            cells.append(np.array([known[value] for value in asked], dtype=np.int64))
+        for dimension, index_of in self._axes:
+            values = columns[dimension.name].tolist()
+            if not index_of.keys() >= {*values}:  # close to a grid point, or on none
+                index_of = {value: dimension.index(value) for value in {*values}}
+            cells.append(np.array([index_of[value] for value in values], dtype=np.int64))
         return tuple(cells)
 
     @cached_property
@@ -301,7 +301,10 @@ class Table(StoredCurves):
         """The dimensions of the axes, each with the places of its grid points."""
         fidelity = self.fidelity_space
         axes = (fidelity["round"], *self.space.dimensions, fidelity["client_sample_rate"])
-        return [(one, {value: index for index, value in enumerate(one.grid)}) for one in axes]
+        return [
+            (dimension, {value: index for index, value in enumerate(dimension.grid)})
+            for dimension in axes
+        ]
 
     def _metrics(self, which: str, cells: tuple[Integers, ...], rows: Integers) -> Singles:
         codes, samples = self._stacked[which][cells].take(rows, axis=-4), self.num_samples[rows]
@@ -366,12 +369,12 @@ class Sample(StoredCurves):
         return self._count
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        one = (self._count,)
+        courses = (self._count,)
         return {
-            **self._curve_shapes((*one, len(self.rounds))),
-            "configuration": (*one, len(self.space)),
-            **dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), one),
-            **({LAST_ROUND: one} if self._ragged else {}),
+            **self._curve_shapes((*courses, len(self.rounds))),
+            "configuration": (*courses, len(self.space)),
+            **dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), courses),
+            **({LAST_ROUND: courses} if self._ragged else {}),
         }
 
     def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> Integers:
@@ -403,10 +406,10 @@ class Sample(StoredCurves):
     def values(self, which: str, split: str, metric: str) -> Singles:
         """Return one metric of all courses: (courses, rounds, clients) float32."""
         samples = self._course_samples(split)
-        found = self.decoded(which, split, metric, samples[:, None])
+        decoded = self.decoded(which, split, metric, samples[:, None])
         if not self._ragged:
-            return found
-        return np.where(self.trained[..., None], found, np.float32(np.nan))
+            return decoded
+        return np.where(self.trained[..., None], decoded, np.float32(np.nan))
 
     def _course_samples(self, split: str) -> Integers:
         """Return (courses, clients) samples of a split, as the seed of each course deals them."""

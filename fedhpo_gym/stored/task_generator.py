@@ -105,12 +105,16 @@ class TaskGenerator:
             self.rates: tuple[float, ...] = tuple(content["client_sample_rates"])
             self.objectives: tuple[str, ...] = tuple(content["measured"])
             self.name, sha256 = str(content["name"]), content["sha256"]
-            rising = all(list(own) == sorted({*own}) for own in (self.rounds, self.rates))
-            whole = all(type(one) is int and 1 <= one <= MOST_ROUNDS for one in self.rounds)
-            shares = all(type(one) is float and 0.0 < one <= 1.0 for one in self.rates)
-            known = self.objectives[-len(COSTS) :] == COSTS and LOSS in self.objectives
-            known &= len(set(self.objectives)) == len(self.objectives)
-            if not (self.rounds and self.rates and rising and whole and shares and known):
+            rising = all(list(grid) == sorted({*grid}) for grid in (self.rounds, self.rates))
+            are_rounds = all(
+                type(value) is int and 1 <= value <= MOST_ROUNDS for value in self.rounds
+            )
+            shares = all(type(value) is float and 0.0 < value <= 1.0 for value in self.rates)
+            has_objectives = self.objectives[-len(COSTS) :] == COSTS and LOSS in self.objectives
+            has_objectives &= len(set(self.objectives)) == len(self.objectives)
+            if not (
+                self.rounds and self.rates and rising and are_rounds and shares and has_objectives
+            ):
                 raise ValueError("rounds, client sample rates or what is measured are wrong")
             facts = len(content["features"])
         self.arrays = arrays.read(sha256, repair, growth=MODEL_GROWTH)
@@ -157,7 +161,7 @@ class TaskGenerator:
             "entropy": (tasks,),
             "facts": (tasks, facts),
         }
-        ends = [inputs, *(one.shape[2] for one in self._weights)]
+        ends = [inputs, *(array.shape[2] for array in self._weights)]
         for i in layers:
             expected[f"weight_{i}"] = (networks, ends[i], ends[i + 1])
             expected[f"bias_{i}"] = (networks, ends[i + 1])
@@ -171,7 +175,7 @@ class TaskGenerator:
             (self._facts, -FACTS, FACTS),
         )
         if not all(
-            one.size and low <= one.min() and one.max() <= high for one, low, high in bounds
+            array.size and low <= array.min() and array.max() <= high for array, low, high in bounds
         ):
             raise ValueError("quantiles, elites, entropies or facts are out of their range")
         most = self._noise.shape[1], self._elites.shape[1]
@@ -193,8 +197,8 @@ class TaskGenerator:
         )
         self._loss = self.objectives.index(LOSS)
         flat = self._elites.reshape(-1, len(self.space))
-        known = self._first(self.space.rounded_features(flat))
-        self._known = known.reshape(*self._elites.shape[:2], -1)
+        first_layers = self._first(self.space.rounded_features(flat))
+        self._known = first_layers.reshape(*self._elites.shape[:2], -1)
         self._steps = [_steps((*size, len(self.space))) for size in SEARCH]
 
     def cell(self, round_: int, rate: float) -> int:
@@ -207,23 +211,23 @@ class TaskGenerator:
         The optimum is that of a fidelity: of the highest by default.
         """
         tasks, width = self._places.shape
-        drawn = [
+        draws = [
             (
                 *rng.integers((len(self._weights[0]), tasks, tasks, 2**20)).tolist(),
                 rng.standard_normal(width),
             )
-            for rng in streams(STREAM, [(number,) for number in numbers])
+            for rng in streams(STREAM, [(task_number,) for task_number in numbers])
         ]
-        network, one, two, share = (
-            np.array([own[i] for own in drawn], np.intp).reshape(-1) for i in range(4)
+        network, first_parent, second_parent, share = (
+            np.array([own[i] for own in draws], np.intp).reshape(-1) for i in range(4)
         )
         mixed = 1.0 - share * 2.0**-20 * MIXED
 
         def mixture(of: Floats) -> Floats:
-            part = mixed.reshape(-1, *[1] * (of.ndim - 1))
-            return part * of[one] + (1.0 - part) * of[two]
+            share_of_first = mixed.reshape(-1, *[1] * (of.ndim - 1))
+            return share_of_first * of[first_parent] + (1.0 - share_of_first) * of[second_parent]
 
-        noise = on_grid(np.array([own[4] for own in drawn]).reshape(-1, width), ROW_BITS)
+        noise = on_grid(np.array([own[4] for own in draws]).reshape(-1, width), ROW_BITS)
         place = mixture(self._places) + noise * self._spread
         offset = np.empty((len(network), self._of_place.shape[2]))
         for own, rows in _groups(network):
@@ -235,7 +239,7 @@ class TaskGenerator:
             network,
             offset,
             # Where the first diverges, so does their mixture.
-            np.where(self._tables[one] < DIVERGED, DIVERGED, mixture(self._tables)),
+            np.where(self._tables[first_parent] < DIVERGED, DIVERGED, mixture(self._tables)),
             entropy,
             mixture(self._facts),
             np.zeros(len(network)),
@@ -252,14 +256,14 @@ class TaskGenerator:
         tasks.best[:] = _values(bounded, scores[rows, best])
         tasks.best_action[:] = self._elites[tasks.network, best]
         for steps in self._steps[cell == len(self._columns) - 1]:
-            moved = np.clip(tasks.best_action[:, None] + steps, -1.0, 1.0).astype(np.float32)
-            features = self.space.rounded_features(moved.reshape(-1, len(self.space)))
-            inputs = self._first(features).reshape(*moved.shape[:2], -1)
+            candidates = np.clip(tasks.best_action[:, None] + steps, -1.0, 1.0).astype(np.float32)
+            features = self.space.rounded_features(candidates.reshape(-1, len(self.space)))
+            inputs = self._first(features).reshape(*candidates.shape[:2], -1)
             losses = _values(bounded, self._scores(tasks, inputs, cell))
             best = losses.argmin(axis=1)
             better = losses[rows, best] < tasks.best
             tasks.best[better] = losses[rows, best][better]
-            tasks.best_action[better] = moved[rows, best][better]
+            tasks.best_action[better] = candidates[rows, best][better]
         tasks.best[:] = explained_entropy(tasks.best, tasks.entropy)
 
     def _scores(self, tasks: GeneratedTasks, inputs: Exact, cell: int) -> Exact:
@@ -290,14 +294,14 @@ class TaskGenerator:
             network, cell = divmod(group, len(self._columns))
             sums = inputs[rows] @ self._weights[0][network]
             sums += tasks.offset[rows]
-            found = self._onwards(sums, network, self._columns[cell])
-            curve = found[:, :-costs].reshape(len(rows), rounds, measured)
+            outputs = self._onwards(sums, network, self._columns[cell])
+            curve = outputs[:, :-costs].reshape(len(rows), rounds, measured)
             true[rows] = curve[..., self._loss].min(axis=1)
             if noise is not None:
                 curve = self._moved(curve, self._columns[cell, :-costs], noise[rows])
             best = curve[..., self._loss].argmin(axis=1)
             scores[rows, :-costs] = curve[np.arange(len(rows)), best]
-            scores[rows, -costs:] = found[:, -costs:]
+            scores[rows, -costs:] = outputs[:, -costs:]
         values = np.empty(scores.shape)
         for q in range(len(self.objectives)):
             values[:, q] = _values(tasks.bounded[:, q], scores[:, q])
@@ -314,17 +318,19 @@ class TaskGenerator:
 
     def _moved(self, curve: Exact, columns: NDArray[np.intp], noise: Exact) -> Exact:
         """Return (n, rounds, measured) scores of another seed."""
-        place = np.clip((curve - NOISE_FROM) / NOISE_STEP, 0.0, NOISE_KNOTS - 1.0)
-        left = np.minimum(place.astype(np.intp), NOISE_KNOTS - 2)
+        position = np.clip((curve - NOISE_FROM) / NOISE_STEP, 0.0, NOISE_KNOTS - 1.0)
+        knot = np.minimum(position.astype(np.intp), NOISE_KNOTS - 2)
         measured = np.arange(curve.shape[2])
-        low, high = self._scale[measured, left], self._scale[measured, left + 1]
-        moved = np.zeros((len(curve), len(columns)))
+        low, high = self._scale[measured, knot], self._scale[measured, knot + 1]
+        shifts = np.zeros((len(curve), len(columns)))
         for factor in range(noise.shape[1]):
-            moved += self._noise[columns, factor] * noise[:, factor : factor + 1]
-        spread = low + (high - low) * (place - left)
-        return on_grid(curve + spread * moved.reshape(curve.shape), HIDDEN_BITS)
+            shifts += self._noise[columns, factor] * noise[:, factor : factor + 1]
+        spread = low + (high - low) * (position - knot)
+        return on_grid(curve + spread * shifts.reshape(curve.shape), HIDDEN_BITS)
 
-    def frozen_noise(self, number: NDArray[np.uint64], features: NDArray[np.floating]) -> Exact:
+    def frozen_noise(
+        self, task_numbers: NDArray[np.uint64], features: NDArray[np.floating]
+    ) -> Exact:
         """Return the (n, factors) noise that configurations always have in tasks of (n,) numbers.
 
         It is a sum of four uniform numbers each, from a hash of the task and the features, and all
@@ -332,17 +338,17 @@ class TaskGenerator:
         """
         rows = (self._first(features) * 2.0**ROW_BITS).astype(np.int64).astype(np.uint64)
         odd = 2 * (np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * GOLDEN) + np.uint64(1)
-        mixed = (rows * odd).sum(axis=1, dtype=np.uint64) + (number + np.uint64(1)) * GOLDEN
-        found = np.empty((len(rows), self._noise.shape[1] + 1, 4))
-        for factor in range(found.shape[1]):
+        mixed = (rows * odd).sum(axis=1, dtype=np.uint64) + (task_numbers + np.uint64(1)) * GOLDEN
+        sixteen_bits = np.empty((len(rows), self._noise.shape[1] + 1, 4))
+        for factor in range(sixteen_bits.shape[1]):
             mixed = mixed + GOLDEN
             bits = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             bits ^= bits >> np.uint64(31)
             parts = (bits[:, None] >> np.arange(0, 64, 16, dtype=np.uint64)) & np.uint64(0xFFFF)
-            found[:, factor] = parts
-        normal = (found[:, 1:].sum(axis=2) - 131070.0) / 37837.2
-        return heavy(normal, found[:, 0, 0] / 65536.0)
+            sixteen_bits[:, factor] = parts
+        normal = (sixteen_bits[:, 1:].sum(axis=2) - 131070.0) / 37837.2
+        return heavy(normal, sixteen_bits[:, 0, 0] / 65536.0)
 
     def _first(self, features: NDArray[np.floating]) -> Exact:
         return on_grid(2.0 * features.astype(np.float64) - 1.0, ROW_BITS, 1.0)
@@ -379,19 +385,21 @@ def _steps(size: tuple[int, int, int]) -> Floats:
 def _groups(keys: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
     """Return each key with its rows."""
     order = np.argsort(keys, kind="stable")
-    found, starts = np.unique(keys[order], return_index=True)
-    return list(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
+    distinct, starts = np.unique(keys[order], return_index=True)
+    return list(zip(distinct.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def _values(bounded: Exact, scores: Exact) -> Exact:
     """Return quantiles at (n, ...) scores of one objective, of (n, K) values as 1 / (1 + v)."""
-    place = np.clip((scores - LOWEST) / STEP, 0.0, KNOTS - 1.0)
-    left = np.minimum(place.astype(np.intp), KNOTS - 2)
+    position = np.clip((scores - LOWEST) / STEP, 0.0, KNOTS - 1.0)
+    knot = np.minimum(position.astype(np.intp), KNOTS - 2)
     rows = np.arange(len(scores)).reshape(-1, *[1] * (scores.ndim - 1))
-    low, high = bounded[rows, left], bounded[rows, left + 1]
-    found = low + (high - low) * (place - left)
+    low, high = bounded[rows, knot], bounded[rows, knot + 1]
+    interpolated = low + (high - low) * (position - knot)
     values = np.where(
-        found <= DIVERGED, np.finfo(np.float32).max, 1.0 / np.maximum(found, DIVERGED) - 1.0
+        interpolated <= DIVERGED,
+        np.finfo(np.float32).max,
+        1.0 / np.maximum(interpolated, DIVERGED) - 1.0,
     )
     return np.asarray(np.maximum(values, 0.0))
 

@@ -110,11 +110,11 @@ def test_one_course_of_a_large_model_is_enough() -> None:
     courses = design.courses(units[len(units) // 2])
     rates = task.fidelity_space["client_sample_rate"].grid
     assert task.num_parameters > UNIT_NUMBERS
-    [middle] = module._some(courses, task.num_parameters, 0.5)
+    [middle] = module._slice_courses(courses, task.num_parameters, 0.5)
     assert middle.client_sample_rate == rates[len(rates) // 2]
-    [last] = module._some(courses, task.num_parameters, 0.999)
+    [last] = module._slice_courses(courses, task.num_parameters, 0.999)
     assert last is courses[-1]
-    assert module._some(courses, 1, 0.999) == courses
+    assert module._slice_courses(courses, 1, 0.999) == courses
 
 
 def test_an_estimate_looks_at_small_and_large_configurations(

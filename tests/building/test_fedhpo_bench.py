@@ -23,7 +23,7 @@ from fedhpo_gym.building import fedhpo_bench as reader
 from fedhpo_gym.building.fedhpo_bench import (
     find_archives,
     import_archive,
-    read_archive,
+    read_bench_archive,
     read_result,
 )
 from fedhpo_gym.building.results import gather
@@ -334,7 +334,7 @@ def test_reading_keeps_the_codes_of_rows_and_nothing_else(folder: Path) -> None:
         path = write_zip(folder / f"{entries}.zip", "lr/31/avg", csv_of(made_rows(entries=entries)))
         [archive] = find_archives(path)
         tracemalloc.start()
-        gather(read_archive(archive))
+        gather(read_bench_archive(archive))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     rows = len(made_rows(entries=1))

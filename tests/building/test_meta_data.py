@@ -75,7 +75,7 @@ def test_the_same_is_computed_again_and_resumed(
     (tmp_path / f".LR-{meta.name}.npz.0123.part").write_bytes(b"of a killed process")
     (path,) = meta_data.compute_parts(tmp_path, ["LR"])["LR"]
     assert [*tmp_path.iterdir()] == [path]
-    first = meta_data._read(path)
+    first = meta_data._read_task(path)
     again = meta_data.compute_task(meta)
     assert {name: one.tobytes() for name, one in first.items()} == {
         name: one.tobytes() for name, one in again.items()
@@ -91,7 +91,7 @@ def test_children_are_new_and_near_the_best(space: str) -> None:
     assert len({tuple(one.items()) for one in known}) == meta_data.SHARED
     actions = np.stack([pool_space.encode(one) for one in known])
     losses = ((actions - 0.5) ** 2).sum(axis=1)
-    found = meta_data.children(pool_space, known, losses, 40, stream(0, "test"))
+    found = meta_data.breed_children(pool_space, known, losses, 40, stream(0, "test"))
     assert len({tuple(one.items()) for one in [*known, *found]}) == len(known) + 40
     made = np.stack([pool_space.encode(one) for one in found])
     assert np.median(((made - 0.5) ** 2).sum(axis=1)) < np.quantile(losses, 0.25)

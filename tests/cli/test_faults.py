@@ -117,7 +117,7 @@ def test_a_surrogate_is_not_fitted_for_a_place_that_cannot_be_written(
     a_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(
-        "fedhpo_gym.building.surrogate_fit._compare", lambda *_: pytest.fail("it fits")
+        "fedhpo_gym.building.surrogate_fit._compare_candidates", lambda *_: pytest.fail("it fits")
     )
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(a_file))
     assert main(["surrogate", SHORT]) == ERROR

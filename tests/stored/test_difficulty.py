@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import label_frequencies
 from fedhpo_gym.cli import ERROR, main
-from fedhpo_gym.cli.health import DIFFICULTY_HEADS, _cells, _trained
+from fedhpo_gym.cli.health import DIFFICULTY_HEADS, _difficulty_cells, _trained_difficulty
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
@@ -126,7 +126,7 @@ def test_the_page_has_a_row_of_every_card_and_says_what_is_computed() -> None:
     assert len(rows) == len(CARDS) + 1, "run `fedhpo-gym difficulty > docs/difficulty.md`"
     for card in CARDS:
         if card.name.startswith(ROW_OF):
-            assert f"| {' | '.join(_cells(open_stored(card)))} |" in rows
+            assert f"| {' | '.join(_difficulty_cells(open_stored(card)))} |" in rows
 
 
 @pytest.mark.raw
@@ -137,7 +137,7 @@ def test_a_problem_without_numbers_is_trained() -> None:
         fidelity_space=get_task("JointFew-Yogurt").fidelity_space, seeds=(1, 2)
     )
     number = 6
-    cells = list(_trained(task, number))
+    cells = list(_trained_difficulty(task, number))
     rng, raw = stream(0, "difficulty"), make_backend("raw", task)
     grid = task.space.discretized()
     space = SearchSpace(

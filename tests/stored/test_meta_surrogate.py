@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from fedhpo_gym.building import meta_surrogate
-from fedhpo_gym.building.meta_surrogate import FittedSurrogate, fit
+from fedhpo_gym.building.meta_surrogate import FittedSurrogate, fit_meta_surrogate
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.stored.meta_data import KNOTS, MetaSurrogate
@@ -40,7 +40,7 @@ def fitted(table: Any) -> FittedSurrogate:
         patch.setattr(meta_surrogate, "WIDTHS", (32, 32))
         patch.setattr(meta_surrogate, "FEWEST_STEPS", 300)
         features, values = table
-        return fit(features, values, SHARED)
+        return fit_meta_surrogate(features, values, SHARED)
 
 
 def small() -> Arrays:
@@ -70,15 +70,15 @@ def test_tau_is_that_of_models_that_never_saw_a_configuration(
     monkeypatch.setattr(meta_surrogate, "EPOCHS", 1)
     features, values = table
     seen: list[tuple[Any, MetaSurrogate]] = []
-    real = meta_surrogate._fitted
+    real = meta_surrogate._fit_arrays
 
     def watched(rows: Any, measured: Any, seed: int) -> Arrays:
         arrays = real(rows, measured, seed)
         seen.append((rows, MetaSurrogate(arrays)))
         return arrays
 
-    monkeypatch.setattr(meta_surrogate, "_fitted", watched)
-    one, again, other = (fit(features, values, SHARED, seed) for seed in (1, 1, 2))
+    monkeypatch.setattr(meta_surrogate, "_fit_arrays", watched)
+    one, again, other = (fit_meta_surrogate(features, values, SHARED, seed) for seed in (1, 1, 2))
     assert one.tau == again.tau != other.tau
     assert all((array == again.arrays[name]).all() for name, array in one.arrays.items())
     claimed = np.full((TASKS, COUNT), np.nan)
@@ -147,4 +147,4 @@ def test_wrong_questions_and_tables_are_refused(table: Any) -> None:
     tables = [(one, SHARED) for one in (values[0], values[..., :5], values * np.inf, -values)]
     for wrong, shared in (*tables, (values, COUNT + 1)):
         with pytest.raises(InvalidArgumentError, match="shared"):
-            fit(features, wrong, shared)
+            fit_meta_surrogate(features, wrong, shared)

@@ -49,7 +49,7 @@ def _part(meta: MetaTask, number: int) -> dict[str, np.ndarray]:
     values = np.minimum(values, np.finfo(np.float32).max).astype(np.float32)
     again = values[:: meta_data.REPEATED]
     return {
-        "own": meta_data._rows(task, own),
+        "own": meta_data._to_rows(task, own),
         "values": values,
         "repeats": np.stack([again, again]),
         "features": np.arange(len(meta_data.FEATURES)) + float(number),

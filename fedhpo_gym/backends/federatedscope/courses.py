@@ -189,8 +189,8 @@ class FederatedScopeCourses(Courses):
             course.next = _Step(dict(values), rate, 0)
 
     def sampled(self, rounds: int) -> Bools:
-        found = np.zeros((len(self._courses), self._task.num_clients), dtype=np.bool_)
-        for row, course in zip(found, self._courses, strict=True):
+        will_train = np.zeros((len(self._courses), self._task.num_clients), dtype=np.bool_)
+        for row, course in zip(will_train, self._courses, strict=True):
             remaining_rounds = min(rounds, self._horizon - course.state.rounds)
             if remaining_rounds > 0 and not course.state.diverged:
                 remote = self._remote(course)
@@ -198,7 +198,7 @@ class FederatedScopeCourses(Courses):
                 answer = remote.cohorts(remaining_rounds)
                 for cohort in parse_cohorts(answer, remaining_rounds, self._task.num_clients):
                     row[cohort] = True
-        return found
+        return will_train
 
     def advance(self, rounds: int) -> TrainingReport:
         feedback = ClientFeedback.empty(len(self._courses), rounds, self._task.num_clients)

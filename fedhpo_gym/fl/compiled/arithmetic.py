@@ -27,11 +27,11 @@ _ODD = np.array([1.0 / k for k in range(1, 26, 2)])
 
 def _roots() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return 2^(i / 64), made of square roots, which IEEE 754 fixes."""
-    found, root = np.ones(_PARTS), 2.0
+    roots, root = np.ones(_PARTS), 2.0
     for bit in reversed(range(_PARTS.bit_length() - 1)):
         root = math.sqrt(root)
-        found[np.arange(_PARTS) >> bit & 1 == 1] *= root
-    return found
+        roots[np.arange(_PARTS) >> bit & 1 == 1] *= root
+    return roots
 
 
 _ROOTS = _roots()
@@ -54,14 +54,14 @@ def exp(x: float) -> Any:
 def exp_of_negatives(values: Any, count: int) -> None:
     """Replace numbers up to 0 by their `exp`, without a branch; NaN stays."""
     for i in range(np.uint64(count)):
-        given = values[i]
-        x = given if -60.0 <= given <= 0.0 else -60.0
+        value = values[i]
+        x = value if -60.0 <= value <= 0.0 else -60.0
         n = int(x * _STEP - 0.5)
         r = (x - n * _HIGH) - n * _LOW
         square = r * r
         upper = (0.5 + r * (1.0 / 6.0)) + square * (1.0 / 24.0 + r * (1.0 / 120.0))
         scale = _ROOTS[np.uint64(n & (_PARTS - 1))] * _POWERS[np.uint64((n >> 6) - _FIRST)]
-        values[i] = scale + scale * (r + square * upper) if given == given else given
+        values[i] = scale + scale * (r + square * upper) if value == value else value
 
 
 @compiled
@@ -84,8 +84,8 @@ def log(x: float) -> float:
     total = _ODD[12]
     for k in range(11, -1, -1):
         total = total * square + _ODD[k]
-    found: float = n * _LN2_HIGH + (2.0 * s * total + n * _LN2_LOW)
-    return found
+    result: float = n * _LN2_HIGH + (2.0 * s * total + n * _LN2_LOW)
+    return result
 
 
 def power(base: float, exponent: float) -> float:
@@ -188,12 +188,12 @@ def residuals(
     for c in range(classes):
         total += raised[c]
     for c in range(classes):
-        own = z[at + c * stride]
+        share = z[at + c * stride]
         residual = np.float32(raised[c] / total) * rate
         if c == label:
             residual -= rate
         if squashed:
-            residual *= own * (np.float32(1.0) - own)
+            residual *= share * (np.float32(1.0) - share)
         z[at + c * stride] = residual
 
 
@@ -223,7 +223,7 @@ def add_product(
                 out[o + k] = total + a3 * b[q3 + k]
             p, q = p + _U(4 * step), q + _U(4) * n
         for _ in range(inner - 4 * fours):
-            own = a[p]
+            factor = a[p]
             for k in range(n):
-                out[o + k] += own * b[q + k]
+                out[o + k] += factor * b[q + k]
             p, q = p + _U(step), q + n

@@ -67,19 +67,19 @@ def _uninterrupted(compile_for: Callable[..., Any]) -> Callable[..., Any]:
             _warn("", "no folder can be written")
         if threading.current_thread() is not threading.main_thread():
             return compile_for(*args, **kwargs)
-        heard: list[int] = []
-        former = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-        for one, handler in former.items():
+        signals: list[int] = []
+        former = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+        for kind, handler in former.items():
             if handler is not None:  # None was not set by Python, and could not be set back
-                signal.signal(one, lambda number, _: heard.append(number))
+                signal.signal(kind, lambda number, _: signals.append(number))
         try:
             return compile_for(*args, **kwargs)
         finally:
-            for one, handler in former.items():
+            for kind, handler in former.items():
                 if handler is not None:
-                    signal.signal(one, handler)
-            if heard:
-                signal.raise_signal(heard[0])
+                    signal.signal(kind, handler)
+            if signals:
+                signal.raise_signal(signals[0])
 
     return work
 
@@ -87,9 +87,9 @@ def _uninterrupted(compile_for: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def _folder() -> Path | None:
     """Return a folder that can be written, or None."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    named_folder = os.environ.get("NUMBA_CACHE_DIR")
     name = f"compiled-{_digest()[:16]}"
-    folders = [*([Path(chosen) / name] if chosen else []), cache_folder(name)]
+    folders = [*([Path(named_folder) / name] if named_folder else []), cache_folder(name)]
     for folder in folders:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what lies there is run

@@ -87,8 +87,8 @@ def _dense(
             r = rows[row]
             z = float(dot(s, 0, x, r * width, width))
             second = 1.0 / (1.0 + exp(min(max(-z, -60.0), 60.0) if z == z else z))
-            own = (np.float32(second) - np.float32(model.labels[r])) * rate
-            add_scaled(g, width, own, x, r * width, width)
+            residual = (np.float32(second) - np.float32(model.labels[r])) * rate
+            add_scaled(g, width, residual, x, r * width, width)
         for k in range(width):
             g[k] = -g[width + k]
         return

@@ -164,10 +164,10 @@ def _backward(
     share = np.float32(1.0) / np.float32(rows)
     curve, level = _U(unit + 2 * width), _U(unit + 3 * width)
     for k in range(n):
-        own = s[gain + k]
-        s[curve + k] = own * s[inverse + k] * s[inverse + k] * g[scale + k] * share
+        gradient = s[gain + k]
+        s[curve + k] = gradient * s[inverse + k] * s[inverse + k] * g[scale + k] * share
         # Inputs are centred: what all rows have in common changes no weight of the first layer.
-        s[level + k] = np.float32(0.0) if first else own * g[shift + k] * share
+        s[level + k] = np.float32(0.0) if first else gradient * g[shift + k] * share
         g[scale + k] *= s[inverse + k]
     for r in range(_U(rows)):
         for k in range(n):
@@ -201,14 +201,14 @@ def _network(  # noqa: C901 - forward and backward
     buffers = model.trained
     for r in range(count):
         copy(s, r * inputs, model.x, rows[begin + r] * inputs, inputs)
-    given, size = ZERO, inputs
+    inputs_at, size = ZERO, inputs
     for layer in range(depth):
         at, product = _layer_at(model, layer), layers + layer * each
         hidden, unit = product + square, product + 2 * square
         if model.normalised:
-            _centre(s, given, mean, count, size)
+            _centre(s, inputs_at, mean, count, size)
         s[product : product + square] = np.float32(0.0)
-        add_product(s, product, s, given, count, size, ONE, size, w, at, width)
+        add_product(s, product, s, inputs_at, count, size, ONE, size, w, at, width)
         s[unit + width : unit + 2 * width] = np.float32(1.0)
         bias = at + size * width
         if model.normalised:
@@ -217,10 +217,10 @@ def _network(  # noqa: C901 - forward and backward
             running = buffers + 2 * layer * width
             _normalise(model, w, bias, running, count, s, product, unit, shifted)
         _rectify(width, w, _shift_at(model, bias), count, s, product, unit + width, hidden)
-        given += count * size
+        inputs_at += count * size
         size = width
         if layer + 1 < depth:
-            copy(s, given, s, hidden, square)
+            copy(s, inputs_at, s, hidden, square)
     last = _layer_at(model, depth)
     hidden = layers + (depth - 1) * each + square
     bias, raised = _last_bias(model, last), np.empty(classes, dtype=np.float64)
@@ -241,13 +241,13 @@ def _network(  # noqa: C901 - forward and backward
         at, product = _layer_at(model, layer), layers + layer * each
         hidden, unit = product + square, product + 2 * square
         size = width if layer else inputs
-        given -= count * size
+        inputs_at -= count * size
         bias = at + size * width
         _unrectify(width, g, _shift_at(model, bias), count, s, hidden, back)
         if model.normalised:
             _backward(model, g, bias, count, s, product, unit, back, layer == 0)
         g[at : at + size * width] = np.float32(0.0)
-        add_product(g, at, s, given, size, count, size, ONE, s, back, width)
+        add_product(g, at, s, inputs_at, size, count, size, ONE, s, back, width)
         if layer:
             for i in range(_U(width)):
                 for j in range(_U(width)):
@@ -266,20 +266,20 @@ def _predict_network(
     square, n = count * width, _U(width)
     for r in range(count):
         copy(s, r * inputs, model.x, rows[begin + r] * inputs, inputs)
-    given, size = ZERO, inputs
+    inputs_at, size = ZERO, inputs
     product, unit = count * max(inputs, width), count * max(inputs, width) + square
     for layer in range(depth):
         at = _layer_at(model, layer)
         s[product : product + square] = np.float32(0.0)
-        add_product(s, product, s, given, count, size, ONE, size, w, at, width)
+        add_product(s, product, s, inputs_at, count, size, ONE, size, w, at, width)
         bias = _U(at + size * width)
         running, gain, shift = _U(model.trained + 2 * layer * width), _U(unit), _U(unit + width)
         for k in range(n):
             s[gain + k], s[shift + k] = np.float32(1.0), w[bias + k]
             if model.normalised:
-                own = w[bias + n + k] / np.sqrt(w[running + n + k] + _EPSILON)
-                s[gain + k] = own
-                s[shift + k] = w[bias + n + n + k] + (w[bias + k] - w[running + k]) * own
+                gain_value = w[bias + n + k] / np.sqrt(w[running + n + k] + _EPSILON)
+                s[gain + k] = gain_value
+                s[shift + k] = w[bias + n + n + k] + (w[bias + k] - w[running + k]) * gain_value
         for r in range(_U(count)):
             for k in range(n):
                 value = s[_U(product) + r * n + k] * s[gain + k] + s[shift + k]
@@ -288,5 +288,5 @@ def _predict_network(
     last = _layer_at(model, depth)
     for r in range(count):
         for c in range(classes):
-            found = dot(w, last + c * width, s, r * width, width)
-            out[r * classes + c] = found + w[_last_bias(model, last) + c]
+            logit = dot(w, last + c * width, s, r * width, width)
+            out[r * classes + c] = logit + w[_last_bias(model, last) + c]

@@ -145,10 +145,10 @@ def shuffle(state: State, values: NDArray[np.integer[Any]]) -> None:
         mask |= mask >> np.uint64(4)
         mask |= mask >> np.uint64(8)
         mask |= mask >> np.uint64(16)
-        drawn = _next32(state) & mask
-        while drawn > np.uint64(i):
-            drawn = _next32(state) & mask
-        j = np.int64(drawn)
+        draw = _next32(state) & mask
+        while draw > np.uint64(i):
+            draw = _next32(state) & mask
+        j = np.int64(draw)
         values[i], values[j] = values[j], values[i]
 
 
@@ -171,10 +171,10 @@ def normal_of(
 ) -> NDArray[np.float32]:
     """Draw standard normal numbers in a shape (own, items, ...), by the names of the items."""
     own, _, *inner = shape
-    places = {keys: place for place, keys in enumerate(dict.fromkeys(names))}
-    drawn = standard_normal(seed, purpose, [*places], math.prod((own, *inner)))
-    found = drawn.reshape(len(places), own, *inner)[[places[keys] for keys in names]]
-    return np.moveaxis(found, 0, 1)
+    index_of = {keys: index for index, keys in enumerate(dict.fromkeys(names))}
+    normals = standard_normal(seed, purpose, [*index_of], math.prod((own, *inner)))
+    ordered = normals.reshape(len(index_of), own, *inner)[[index_of[keys] for keys in names]]
+    return np.moveaxis(ordered, 0, 1)
 
 
 @kernel

@@ -40,14 +40,16 @@ class CompiledTrainer(Trainer):
 
     def __init__(self, federation: Federation, model: CompiledModel, algorithm: Algorithm) -> None:
         self._layout = layout = model.layout
-        super().__init__(federation, model, algorithm, [part.name for part in layout.parts])
+        super().__init__(federation, model, algorithm, [array.name for array in layout.parts])
         self.min_rows, self._memory = model.min_rows, cache(model.memory)
         # Rows that are read one after the other lie so in memory.
-        order, first = flat_rows([rows for own in federation.clients for rows in own])
+        order, first = flat_rows(
+            [rows for client_rows in federation.clients for rows in client_rows]
+        )
         self._labels = federation.labels[order].astype(np.int64)
         features = federation.features.take(order, axis=0)
         self._data = model.data(replace(federation, features=features, labels=self._labels))
-        self.data_bytes = sum(np.asarray(part).nbytes for part in self._data)
+        self.data_bytes = sum(np.asarray(array).nbytes for array in self._data)
         groups = np.split(np.arange(len(order)), first[1:-1])
         self._rows = Rows(*flat_rows(groups))
         self._train_rows = Rows(*flat_rows(groups[:: len(SPLITS)]))
@@ -55,9 +57,9 @@ class CompiledTrainer(Trainer):
         self._kept_columns = self._columns(self.kept)
         self._personal_columns = self._columns(self.personal)
         parts, offset = [], 0
-        for part in layout.parts:
-            if part.name in self.kept:
-                parts.append(replace(part, offset=offset))
+        for array in layout.parts:
+            if array.name in self.kept:
+                parts.append(replace(array, offset=offset))
                 offset = parts[-1].span.stop
         self._kept_layout = ParameterLayout(tuple(parts), offset)
         drawn = model.init(stream(federation.seed, "init"))
@@ -76,8 +78,8 @@ class CompiledTrainer(Trainer):
     def power(self, base: Any, exponent: Any) -> Any:
         """Raise numbers to powers, rounded alike on every processor."""
         pairs = np.broadcast_arrays(base, exponent)
-        found = [power(float(b), float(e)) for b, e in zip(*(p.flat for p in pairs), strict=True)]
-        return np.reshape(found, pairs[0].shape)
+        powers = [power(float(b), float(e)) for b, e in zip(*(p.flat for p in pairs), strict=True)]
+        return np.reshape(powers, pairs[0].shape)
 
     def norm(self, values: Parameters) -> Singles:
         """Sum in double precision, number after number."""
@@ -101,9 +103,9 @@ class CompiledTrainer(Trainer):
     def kept_views(self, values: Singles) -> Parameters:
         return dict(self._kept_layout.views(values))
 
-    def with_kept(self, values: Singles, kept: Singles) -> Singles:
+    def with_kept(self, values: Singles, personal: Singles) -> Singles:
         values = values.copy()
-        values[:, self._kept_columns] = kept
+        values[:, self._kept_columns] = personal
         return values
 
     def with_personal(self, average: Singles, start: Singles) -> Singles:
@@ -132,11 +134,11 @@ class CompiledTrainer(Trainer):
         return np.where(fit(live, new), new, old)
 
     def finite(self, values: Singles, more: Iterable[Any] = ()) -> NDArray[np.bool_]:
-        found = np.empty(len(values), dtype=np.bool_)
-        training.finite(values, found)
+        flags = np.empty(len(values), dtype=np.bool_)
+        training.finite(values, flags)
         for value in more:
-            found &= np.isfinite(value).all(axis=tuple(a for a in range(value.ndim) if a != 1))
-        return found
+            flags &= np.isfinite(value).all(axis=tuple(a for a in range(value.ndim) if a != 1))
+        return flags
 
     @property
     def row_bytes(self) -> int:
@@ -181,7 +183,7 @@ class CompiledTrainer(Trainer):
         self,
         start: Singles,
         items: ClientBatch,
-        number: NDArray[np.int64],
+        round_of_item: NDArray[np.int64],
         settings: Hyperparameters,
         pull: Any,
         course: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -189,11 +191,11 @@ class CompiledTrainer(Trainer):
         compared: Singles,
     ) -> Singles:
         finished, diverged_at = course
-        first = number.searchsorted(np.arange(len(evaluated) + 1))
+        first = round_of_item.searchsorted(np.arange(len(evaluated) + 1))
         clients = self.federation.num_clients
-        order = (number * clients + items.client).argsort(kind="stable")
+        order = (round_of_item * clients + items.client).argsort(kind="stable")
         plan = training.RoundPlan(
-            first, order - first[number], self._weight(items), items.weight, evaluated,
+            first, order - first[round_of_item], self._weight(items), items.weight, evaluated,
             pull is not None,
         )  # fmt: skip
         groups = np.empty((len(start), clients * len(SPLITS) * int(evaluated.any())), np.int64)
@@ -204,7 +206,9 @@ class CompiledTrainer(Trainer):
             self._train_rows,
             self._words,
             _chosen(settings, items, pull),
-            training.CompiledBatch(items.course, items.client, finished[items.course] + number),
+            training.CompiledBatch(
+                items.course, items.client, finished[items.course] + round_of_item
+            ),
             plan,
             self._rows,
             self._labels,
@@ -230,7 +234,7 @@ class CompiledTrainer(Trainer):
         average: Singles,
         reports: Parameters,
         sent: Singles,
-        said: Parameters,
+        all_sent: Parameters,
         result: LocalResult,
     ) -> None:
         items, size = result.items, self._layout.size
@@ -241,7 +245,7 @@ class CompiledTrainer(Trainer):
             training.add_up(items.course, items.weight, sent, average, trained, size)
         for name, total in reports.items():
             rows = _rows_of(total)
-            training.add_up(items.course, weight, _rows_of(said[name]), rows, 0, rows.shape[1])
+            training.add_up(items.course, weight, _rows_of(all_sent[name]), rows, 0, rows.shape[1])
             total[...] = np.moveaxis(rows.reshape(np.moveaxis(total, 1, 0).shape), 0, 1)
 
     def _weight(self, items: ClientBatch) -> Singles:
@@ -253,18 +257,18 @@ class CompiledTrainer(Trainer):
     def add_updates(
         self, items: ClientBatch, received: Singles, local: Singles, mean: NDArray[np.float64]
     ) -> None:
-        own = np.arange(len(items))
+        indices = np.arange(len(items))
         weight, end = self._weight(items), self._layout.trained
-        training.add_updates(items.course, weight, received, own, local, mean, 0, end)
+        training.add_updates(items.course, weight, received, indices, local, mean, 0, end)
 
     def compare(
         self, items: ClientBatch, received: Singles, local: Singles, mean: NDArray[np.float64]
     ) -> tuple[Singles, Singles]:
-        found, sums = np.empty((len(local), 2), dtype=np.float32), np.zeros((len(local), 2))
-        own, end = np.arange(len(items)), self._layout.trained
-        training.add_products(items.course, received, own, local, mean, 0, end, sums)
-        training.compare(items.course, sums, mean, courses.MAX_NORM, found)
-        return found[:, 0], found[:, 1]
+        comparison, sums = np.empty((len(local), 2), dtype=np.float32), np.zeros((len(local), 2))
+        indices, end = np.arange(len(items)), self._layout.trained
+        training.add_products(items.course, received, indices, local, mean, 0, end, sums)
+        training.compare(items.course, sums, mean, courses.MAX_NORM, comparison)
+        return comparison[:, 0], comparison[:, 1]
 
     def measure(self, values: Singles, client: int | None = None) -> Singles:
         clients = np.arange(self.federation.num_clients) if client is None else np.array([client])
@@ -333,19 +337,19 @@ class CompiledTrainers(Trainers):
         def quiet(group: Any) -> None:
             work(group)
 
-        number = min(threads(), len(groups))
-        if number <= 1:
+        num_threads = min(threads(), len(groups))
+        if num_threads <= 1:
             for group in groups:
                 quiet(group)
             return
-        with ThreadPoolExecutor(number) as pool:
+        with ThreadPoolExecutor(num_threads) as pool:
             for _ in pool.map(quiet, groups):
                 pass
 
 
 def threads() -> int:
     """Return how many threads train courses: `OMP_NUM_THREADS`, or the processors there are."""
-    named = os.environ.get("OMP_NUM_THREADS", "")
-    if named.isdigit() and int(named) > 0:
-        return int(named)
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    if setting.isdigit() and int(setting) > 0:
+        return int(setting)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -72,10 +72,10 @@ def _accuracy_and_f1(counts: Any, held: int) -> tuple[Any, Any]:
 
 @compiled
 def _equal(table: Integers, row: int, other: int) -> bool:
-    found = True
+    is_equal = True
     for column in range(table.shape[1]):
-        found = found and table[row, column] == table[other, column]
-    return found
+        is_equal = is_equal and table[row, column] == table[other, column]
+    return is_equal
 
 
 _TOGETHER = 8 * BLOCK
@@ -108,15 +108,18 @@ def measure(  # noqa: C901 - one loop
             last += 1
         begin, end = 0, 0  # the rows that are predicted: groups that lie one after the other
         for column in range(columns):
-            own = group[n, column]
-            at, until = rows.first[own], rows.first[own + 1]
+            client_row = group[n, column]
+            at, until = rows.first[client_row], rows.first[client_row + 1]
             counts[n:last] = 0
             loss[n:last] = 0.0
             for first in range(at, until, BLOCK):
                 block = min(first + BLOCK, until)
                 if not begin <= first <= block <= end:
                     begin, end, following = first, until, column + 1
-                    while following < columns and group[n, following] == own + following - column:
+                    while (
+                        following < columns
+                        and group[n, following] == client_row + following - column
+                    ):
                         end = rows.first[group[n, following] + 1]
                         following += 1
                     end = min(end, begin + _TOGETHER)
@@ -243,9 +246,9 @@ def train(  # noqa: C901 - one loop
     largest = 0
     for client in items.client:
         largest = max(largest, rows.first[client + 1] - rows.first[client])
-    kept = max(min(settings.epochs.max(), _MOST_ORDERED // max(largest, 1)), 1)
-    orders = np.empty((kept, largest), dtype=np.int32)
-    known_client, known_number, drawn = -1, -1, 0
+    num_orders = max(min(settings.epochs.max(), _MOST_ORDERED // max(largest, 1)), 1)
+    orders = np.empty((num_orders, largest), dtype=np.int32)
+    known_client, known_number, num_drawn = -1, -1, 0
     pool = np.empty(rng.POOL, dtype=np.uint32)
     state = np.empty(rng.STATE, dtype=np.uint64)
     words = words.copy()
@@ -272,18 +275,18 @@ def train(  # noqa: C901 - one loop
             decay -= pull
             towards = anchor[anchor_of[item]]
         last[:] = 0.0
-        number, epochs = items.number[item], settings.epochs[item]
-        if client != known_client or number != known_number or epochs > kept:
-            words[-2], words[-1] = number, client
+        round_number, epochs = items.number[item], settings.epochs[item]
+        if client != known_client or round_number != known_number or epochs > num_orders:
+            words[-2], words[-1] = round_number, client
             rng.start(words, pool, state)
-            known_client, known_number, drawn = client, number, 0
+            known_client, known_number, num_drawn = client, round_number, 0
         for epoch in range(epochs):
-            order = orders[epoch % kept]
-            if epoch >= drawn:
+            order = orders[epoch % num_orders]
+            if epoch >= num_drawn:
                 for i in range(held):
                     order[i] = rows.order[begin + i]
                 rng.shuffle(state, order[:held])
-                drawn += 1
+                num_drawn += 1
             for at in range(0, held, batch):
                 until = min(at + batch, held)
                 if until - at < model.min_rows:
@@ -294,7 +297,7 @@ def train(  # noqa: C901 - one loop
                     _step(w, g, decay, pull, towards, rate, corrected, share, last)
                 else:
                     _plain_step(w, g, decay)
-        if epochs > kept:
+        if epochs > num_orders:
             known_client = -1
 
 
@@ -308,9 +311,9 @@ def add_up(
     numbers), of which first:end are added.
     """
     for item in range(len(weight)):
-        own, values, total = weight[item], local[item], average[courses[item]]
+        item_weight, values, total = weight[item], local[item], average[courses[item]]
         for p in range(np.uint64(first), np.uint64(end)):
-            total[p] += own * values[p]
+            total[p] += item_weight * values[p]
 
 
 @kernel
@@ -322,13 +325,13 @@ def add_squares(values: Singles, total: NDArray[np.float64]) -> None:
 
 
 @kernel
-def finite(values: Singles, found: NDArray[np.bool_]) -> None:
+def finite(values: Singles, flags: NDArray[np.bool_]) -> None:
     """Note for every row of (n, numbers) values whether all are finite."""
     for n in range(len(values)):
         total = np.float32(0.0)
         for p in range(values.shape[1]):
             total += values[n, p] * np.float32(0.0)  # neither NaN nor infinities become zero
-        found[n] = total == np.float32(0.0)
+        flags[n] = total == np.float32(0.0)
 
 
 @kernel
@@ -348,10 +351,10 @@ def add_updates(
     first:end are added.
     """
     for item in range(len(weight)):
-        own, total = weight[item], mean[courses[item]]
+        item_weight, total = weight[item], mean[courses[item]]
         sent, values = received[received_of[item]], local[item]
         for p in range(np.uint64(first), np.uint64(end)):
-            total[p] += own * (values[p] - sent[p])
+            total[p] += item_weight * (values[p] - sent[p])
 
 
 @kernel
@@ -375,8 +378,8 @@ def add_products(
     squares, inner, seconds, crossed = memory[0], memory[1], memory[2], memory[3]
     for item in range(0, len(sums), 2):
         other = min(item + 1, len(sums) - 1)
-        for half, one in enumerate((item, other)):
-            sent, values, target = received[received_of[one]], local[one], mean[courses[one]]
+        for half, which in enumerate((item, other)):
+            sent, values, target = received[received_of[which]], local[which], mean[courses[which]]
             own, both = memory[2 * half], memory[2 * half + 1]
             for p in range(count):
                 update = values[begin + p] - sent[begin + p]
@@ -461,12 +464,12 @@ def advance(  # noqa: C901 - one loop
     mean = np.empty((courses if len(compared) else 0, model.trained), dtype=np.float64)
     nowhere = np.empty((0, 0), dtype=np.float32)
     most = 0
-    for number in range(len(plan.evaluated)):
-        most = max(most, plan.first[number + 1] - plan.first[number])
+    for round_index in range(len(plan.evaluated)):
+        most = max(most, plan.first[round_index + 1] - plan.first[round_index])
     memory = np.empty((most, numbers), dtype=np.float32)
-    seen = 0
-    for number in range(len(plan.evaluated)):
-        begin, end = plan.first[number], plan.first[number + 1]
+    num_measured = 0
+    for round_index in range(len(plan.evaluated)):
+        begin, end = plan.first[round_index], plan.first[round_index + 1]
         course, weight = items.course[begin:end], plan.weight[begin:end]
         local = memory[: end - begin]
         train(
@@ -511,11 +514,14 @@ def advance(  # noqa: C901 - one loop
                     start[c, p] = average[c, p]
             elif live[c]:
                 live[c], diverged_at[c] = False, finished[c]
-        if plan.evaluated[number]:
-            measure(model, held, labels, group, start, sizes[1], out[seen])
+        if plan.evaluated[round_index]:
+            measure(model, held, labels, group, start, sizes[1], out[num_measured])
             for c in range(courses):
                 for g in range(group.shape[1]):
                     # Neither NaN nor infinities become zero.
-                    if live[c] and (out[seen, c, g, 0] + out[seen, c, g, 2]) * 0 != 0:
+                    if (
+                        live[c]
+                        and (out[num_measured, c, g, 0] + out[num_measured, c, g, 2]) * 0 != 0
+                    ):
                         live[c], diverged_at[c] = False, finished[c]
-            seen += 1
+            num_measured += 1

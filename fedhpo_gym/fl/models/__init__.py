@@ -44,9 +44,9 @@ REGISTERED: Registry[type[Model]] = Registry("model", lambda: MODELS)
 @validate_call
 def get_model(name: str) -> type[Model]:
     """Return a model by name."""
-    known = REGISTERED if name in REGISTERED else MODELS
+    models = REGISTERED if name in REGISTERED else MODELS
     require_known("model", name, [*MODELS, *REGISTERED])
-    return known[name]
+    return models[name]
 
 
 __all__ = ["COMPILED", "MODELS", "REGISTERED", "LogisticRegression", "Model", "get_model"]

@@ -131,34 +131,42 @@ class BertTiny(TorchModel):
         out = torch.empty((items, len(x), len(parameters["classifier.bias"][0, 0])))
         out = out.to(self.device)
         for item in range(items):
-            own = {name: value[0, item] for name, value in parameters.items()}
+            weights = {name: value[0, item] for name, value in parameters.items()}
             for rows in torch.split(order, ROWS):
                 tokens = _trim(x[rows])
-                out[item, rows] = self._forward(own, own[WORDS][tokens.long()], tokens, _identity)
+                out[item, rows] = self._forward(
+                    weights, weights[WORDS][tokens.long()], tokens, _identity
+                )
         return out.permute(2, 0, 1).contiguous()
 
     def _step(
-        self, own: Parameters, tokens: Tensor, targets: Tensor, decay: Tensor, drop: Dropout
+        self, weights: Parameters, tokens: Tensor, targets: Tensor, decay: Tensor, drop: Dropout
     ) -> None:
         """Update parameters in place; `targets` are one-hot, times learning rate / rows."""
         index = tokens.long()
-        leaves = {n: value.detach().requires_grad_() for n, value in own.items() if n != WORDS}
-        words = own[WORDS][index].requires_grad_()
+        leaves = {n: value.detach().requires_grad_() for n, value in weights.items() if n != WORDS}
+        word_vectors = weights[WORDS][index].requires_grad_()
         with torch.enable_grad():
-            logits = self._forward(leaves, words, tokens, drop)
+            logits = self._forward(leaves, word_vectors, tokens, drop)
             loss = -(targets * torch.log_softmax(logits, 1)).sum()
-        of_words, *gradients = torch.autograd.grad(loss, [words, *leaves.values()])
+        of_words, *gradients = torch.autograd.grad(loss, [word_vectors, *leaves.values()])
         for name, gradient in zip(leaves, gradients, strict=True):
-            own[name].mul_(decay).sub_(gradient)
+            weights[name].mul_(decay).sub_(gradient)
         # The gradient of the word embeddings is zero but for the words that occur.
-        own[WORDS].mul_(decay).index_add_(0, index.flatten(), of_words.flatten(0, 1), alpha=-1.0)
+        weights[WORDS].mul_(decay).index_add_(
+            0, index.flatten(), of_words.flatten(0, 1), alpha=-1.0
+        )
 
-    def _forward(self, own: Parameters, words: Tensor, tokens: Tensor, drop: Dropout) -> Tensor:
+    def _forward(
+        self, weights: Parameters, word_vectors: Tensor, tokens: Tensor, drop: Dropout
+    ) -> Tensor:
         """Return (n, classes) logits of sentences (n, length), given their embedded words."""
         n, length = tokens.shape
-        x = words + own["embeddings.position_embeddings.weight"][:length]
+        x = word_vectors + weights["embeddings.position_embeddings.weight"][:length]
         x = drop(
-            _normalise(own, "embeddings", x + own["embeddings.token_type_embeddings.weight"][0])
+            _normalise(
+                weights, "embeddings", x + weights["embeddings.token_type_embeddings.weight"][0]
+            )
         )
         hidden = torch.zeros(tokens.shape, device=tokens.device)
         hidden = hidden.masked_fill_(tokens == PADDING, torch.finfo(torch.float32).min)
@@ -166,19 +174,21 @@ class BertTiny(TorchModel):
             at = f"encoder.layer.{layer}."
             read = x[:, :1] if layer + 1 == self._size.layers else x
             heads = [
-                _apply(own, f"{at}attention.self.{name}", source)
+                _apply(weights, f"{at}attention.self.{name}", source)
                 .view(n, source.shape[1], self._size.heads, -1)
                 .transpose(1, 2)
                 for name, source in (("query", read), ("key", x), ("value", x))
             ]
             mixed = _attend(heads, hidden[:, None, None, :], drop)
             mixed = mixed.transpose(1, 2).reshape(read.shape)
-            mixed = drop(_apply(own, f"{at}attention.output.dense", mixed))
-            x = _normalise(own, f"{at}attention.output", mixed + read)
-            inner = functional.gelu(_apply(own, f"{at}intermediate.dense", x))
-            x = _normalise(own, f"{at}output", drop(_apply(own, f"{at}output.dense", inner)) + x)
-        pooled = torch.tanh(_apply(own, "pooler.dense", x[:, 0]))
-        return _apply(own, "classifier", drop(pooled))
+            mixed = drop(_apply(weights, f"{at}attention.output.dense", mixed))
+            x = _normalise(weights, f"{at}attention.output", mixed + read)
+            inner = functional.gelu(_apply(weights, f"{at}intermediate.dense", x))
+            x = _normalise(
+                weights, f"{at}output", drop(_apply(weights, f"{at}output.dense", inner)) + x
+            )
+        pooled = torch.tanh(_apply(weights, "pooler.dense", x[:, 0]))
+        return _apply(weights, "classifier", drop(pooled))
 
 
 def _attend(heads: Sequence[Tensor], hidden: Tensor, drop: Dropout) -> Tensor:
@@ -197,18 +207,18 @@ def _drawn(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArr
         return np.zeros(shape, dtype=np.float32)
     if "LayerNorm" in name:
         return np.ones(shape, dtype=np.float32)
-    drawn = rng.normal(0.0, SPREAD, shape).astype(np.float32)
+    values = rng.normal(0.0, SPREAD, shape).astype(np.float32)
     if name == WORDS:
-        drawn[PADDING] = 0.0
-    return drawn
+        values[PADDING] = 0.0
+    return values
 
 
-def _apply(own: Parameters, name: str, x: Tensor) -> Tensor:
-    return functional.linear(x, own[f"{name}.weight"], own[f"{name}.bias"])
+def _apply(weights: Parameters, name: str, x: Tensor) -> Tensor:
+    return functional.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
 
-def _normalise(own: Parameters, name: str, x: Tensor) -> Tensor:
-    weight, bias = own[f"{name}.LayerNorm.weight"], own[f"{name}.LayerNorm.bias"]
+def _normalise(weights: Parameters, name: str, x: Tensor) -> Tensor:
+    weight, bias = weights[f"{name}.LayerNorm.weight"], weights[f"{name}.LayerNorm.bias"]
     return functional.layer_norm(x, weight.shape, weight, bias, EPSILON)
 
 
@@ -228,7 +238,7 @@ def _dropout(rate: float, seed: list[float] | None) -> Dropout:
     generator = torch.Generator().manual_seed(int(seed[0] * 2**24) << 24 | int(seed[1] * 2**24))
 
     def drop(x: Tensor) -> Tensor:
-        kept = (torch.rand(x.shape, generator=generator) >= rate).to(x.device)
-        return x * kept / (1.0 - rate)
+        mask = (torch.rand(x.shape, generator=generator) >= rate).to(x.device)
+        return x * mask / (1.0 - rate)
 
     return drop

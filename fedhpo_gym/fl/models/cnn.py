@@ -31,9 +31,9 @@ _aten: Any = torch.ops.aten
 class Layer:
     """One convolutional layer of one item, forward and backward, with channels last in memory."""
 
-    def __init__(self, own: Parameters, number: str, further: bool) -> None:
-        self._own = own
-        self._number = number
+    def __init__(self, weights: Parameters, suffix: str, further: bool) -> None:
+        self._own = weights
+        self._number = suffix
         self._further = further
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,8 +89,12 @@ class Layer:
             1,
             [self._further, True, False],
         )
-        own = self._number
-        return into, {"kernel" + own: kernels, "scale" + own: scales, "shift" + own: shifts}
+        suffix = self._number
+        return into, {
+            "kernel" + suffix: kernels,
+            "scale" + suffix: scales,
+            "shift" + suffix: shifts,
+        }
 
 
 def rows(maps: Tensor) -> Tensor:
@@ -106,13 +110,13 @@ def pool(maps: Tensor) -> Tensor:
     return torch.maximum(pairs[:, :, 0:width:2], pairs[:, :, 1:width:2]).permute(0, 3, 1, 2)
 
 
-def merged(own: Parameters, number: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def merged(weights: Parameters, suffix: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return a kernel and a bias that include batch normalisation by fixed statistics."""
-    scale = own["scale" + number] * torch.rsqrt(own["variance" + number] + EPSILON)
-    shift = own["shift" + number] - own["mean" + number] * scale
-    kernel = own["kernel" + number] * scale[:, None, None, None]
+    scale = weights["scale" + suffix] * torch.rsqrt(weights["variance" + suffix] + EPSILON)
+    shift = weights["shift" + suffix] - weights["mean" + suffix] * scale
+    kernel = weights["kernel" + suffix] * scale[:, None, None, None]
     kernel = kernel.to(dtype, memory_format=torch.channels_last)
-    return kernel, (own["bias" + number] * scale + shift).to(dtype)
+    return kernel, (weights["bias" + suffix] * scale + shift).to(dtype)
 
 
 MAX_NORM = 5.0
@@ -142,12 +146,12 @@ class ConvolutionStep:
 
     def head(self, outputs: Tensor) -> Tensor:
         """Return the (n, hidden) gradient of the large layer's outputs, which are overwritten."""
-        own, above = self.own, slice(self._split, None)
-        hidden = outputs.add_(own["bias3"]).relu_()
+        weights, above = self.own, slice(self._split, None)
+        hidden = outputs.add_(weights["bias3"]).relu_()
         self._kept = self._dropped(hidden, above).float()
-        logits = torch.addmm(own["bias4"], self._kept, own["weight4"].t())
+        logits = torch.addmm(weights["bias4"], self._kept, weights["weight4"].t())
         self._out = (torch.softmax(logits, 1) - self.targets) * self.rates
-        inner = self._dropped(self._out @ own["weight4"], above).to(hidden.dtype)
+        inner = self._dropped(self._out @ weights["weight4"], above).to(hidden.dtype)
         gradient: Tensor = _aten.threshold_backward(inner, hidden, 0)
         return gradient
 
@@ -181,8 +185,10 @@ class ConvolutionStep:
         """
         square = torch.stack(torch._foreach_norm([g.float() for g in gradients.values()]))
         square = square.square().sum()
-        for left, right in products:
-            square = square + ((left @ left.t()) * (right @ right.t())).sum(dtype=torch.float32)
+        for gradient, inputs in products:
+            square = square + ((gradient @ gradient.t()) * (inputs @ inputs.t())).sum(
+                dtype=torch.float32
+            )
         length = square.clamp(min=1e-60).sqrt()
         return float((self.clip_norm * self.rates.sum() / length).clamp(max=1.0))
 
@@ -194,10 +200,10 @@ def take_rows(steps: Sequence[ConvolutionStep], matrix: Matrix) -> None:
     parts = [slice(start, end) for start, end in itertools.pairwise(ends)]
     flat = torch.cat([step.features() for step in steps])
     outputs = matrix.times(flat, sizes)
-    inner = torch.cat([step.head(outputs[part]) for step, part in zip(steps, parts, strict=True)])
+    inner = torch.cat([step.head(outputs[span]) for step, span in zip(steps, parts, strict=True)])
     back = matrix.back(inner, sizes)
-    for step, part in zip(steps, parts, strict=True):
-        inner[part] *= step.finish(back[part], inner[part], flat[part])
+    for step, span in zip(steps, parts, strict=True):
+        inner[span] *= step.finish(back[span], inner[span], flat[span])
     matrix.step(inner, flat, sizes, [step.decay for step in steps])
 
 
@@ -263,18 +269,18 @@ class ConvNet(TorchModel):
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Draw from U(-1/sqrt(fan-in), 1/sqrt(fan-in)), the default of torch's layers."""
-        drawn: dict[str, NDArray[np.float32]] = {}
+        values: dict[str, NDArray[np.float32]] = {}
         fan_in = 1
         for name, shape in self._shapes.items():
             fan_in = math.prod(shape[1:]) if len(shape) > 1 else fan_in
             bound = 1.0 / math.sqrt(fan_in)
-            drawn[name] = rng.uniform(-bound, bound, (1, *shape)).astype(np.float32)
+            values[name] = rng.uniform(-bound, bound, (1, *shape)).astype(np.float32)
         for layer, width in (("1", 32), ("2", 64)):
-            drawn["scale" + layer] = np.ones((1, width), dtype=np.float32)
-            drawn["shift" + layer] = np.zeros((1, width), dtype=np.float32)
-            drawn["mean" + layer] = np.zeros((1, width), dtype=np.float32)
-            drawn["variance" + layer] = np.ones((1, width), dtype=np.float32)
-        return drawn
+            values["scale" + layer] = np.ones((1, width), dtype=np.float32)
+            values["shift" + layer] = np.zeros((1, width), dtype=np.float32)
+            values["mean" + layer] = np.zeros((1, width), dtype=np.float32)
+            values["variance" + layer] = np.ones((1, width), dtype=np.float32)
+        return values
 
     def inputs(self, features: Features) -> Tensor:
         """Keep the pixels as they are, uint8 (n, channels, height, width)."""
@@ -325,14 +331,14 @@ class ConvNet(TorchModel):
         if keep is None:
             return None
         width = sum(self._shapes[name][1] for name in ("weight3", "weight4"))
-        kept = batch.uniform((batch.x.shape[1], width)) < keep
-        return _moved(kept, self.device).float() / _moved(keep, self.device)
+        mask = batch.uniform((batch.x.shape[1], width)) < keep
+        return _moved(mask, self.device).float() / _moved(keep, self.device)
 
     def _keep(self, rates: Tensor) -> Tensor | None:
         """Return (items, 1, 1) shares of units kept, asked of the device once a round."""
         if self._known[0] is not rates:
-            found = rates.cpu()[:, None, None]
-            self._known = rates, 1.0 - found if float(found.max()) > 0.0 else None
+            dropout_rates = rates.cpu()[:, None, None]
+            self._known = rates, 1.0 - dropout_rates if float(dropout_rates.max()) > 0.0 else None
         return self._known[1]
 
     def _step(
@@ -378,17 +384,17 @@ def _normalise(pixels: Tensor, dtype: torch.dtype) -> Tensor:
     return images.to(dtype, memory_format=torch.channels_last)
 
 
-def _forward(own: Parameters, images: Tensor, few: int) -> Tensor:
+def _forward(weights: Parameters, images: Tensor, few: int) -> Tensor:
     """Return (n, classes) logits with running statistics and without dropout."""
-    kernels = [merged(own, layer, images.dtype) for layer in ("1", "2")]
+    kernels = [merged(weights, layer, images.dtype) for layer in ("1", "2")]
     portions = []
     for x in torch.split(images, few):
         for kernel, bias in kernels:
             x = pool(functional.conv2d(x, kernel, bias, padding=PADDING)).relu_()
         portions.append(rows(x))
-    weight = own["weight3"].to(images.dtype)
-    hidden = torch.addmm(own["bias3"].to(images.dtype), torch.cat(portions), weight.t()).relu_()
-    return torch.addmm(own["bias4"], hidden.float(), own["weight4"].t())
+    weight = weights["weight3"].to(images.dtype)
+    hidden = torch.addmm(weights["bias3"].to(images.dtype), torch.cat(portions), weight.t()).relu_()
+    return torch.addmm(weights["bias4"], hidden.float(), weights["weight4"].t())
 
 
 SIDE = 2 * PADDING + 1
@@ -411,16 +417,16 @@ class StepTogether:
         """Update the parameters, those of the large layer among them."""
         rows = torch.arange(self.images.shape[1], device=self.sizes.device)
         valid = rows[None, :, None] < self.sizes
-        first, second = (_Layer(self.own, number, valid, self.sizes) for number in ("1", "2"))
+        first, second = (_Layer(self.own, suffix, valid, self.sizes) for suffix in ("1", "2"))
         maps = second.forward(first.forward(self.images * valid[..., None, None]))
         flat = maps.flatten(2)
         split = flat.shape[2]
         flat = self._dropped(flat, slice(split))
         hidden = matrix.times(flat).add_(self.own["bias3"][:, None]).relu_()
         above = slice(split, None)
-        kept = self._dropped(hidden, above).float()
+        dropped = self._dropped(hidden, above).float()
         weight = self.own["weight4"]
-        logits = torch.baddbmm(self.own["bias4"][:, None], kept, weight.mT)
+        logits = torch.baddbmm(self.own["bias4"][:, None], dropped, weight.mT)
         out = (torch.softmax(logits, 2) - self.targets) * self.rates
         inner = self._dropped(out @ weight, above).to(hidden.dtype)
         inner = _aten.threshold_backward(inner, hidden, 0)
@@ -429,9 +435,9 @@ class StepTogether:
         gradients.update(first.backward(into, further=False)[1])
         gradients["bias3"] = inner.sum(1, dtype=torch.float32)
         gradients["bias4"] = out.sum(1)
-        factor = self._clip(gradients, ((inner, flat), (out, kept)))
+        factor = self._clip(gradients, ((inner, flat), (out, dropped)))
         matrix.step((inner * factor).to(inner.dtype), flat, self.decay)
-        weight.mul_(self.decay).sub_((out * factor).mT @ kept)
+        weight.mul_(self.decay).sub_((out * factor).mT @ dropped)
         self._update(gradients, factor)
 
     def _update(self, gradients: Parameters, factor: Tensor) -> None:
@@ -452,8 +458,8 @@ class StepTogether:
             for gradient in gradients.values()
         ]
         square = torch.stack(lengths).square().sum(0)
-        for left, right in products:
-            square += ((left @ left.mT) * (right @ right.mT)).sum((1, 2), dtype=torch.float32)
+        for left, inputs in products:
+            square += ((left @ left.mT) * (inputs @ inputs.mT)).sum((1, 2), dtype=torch.float32)
         length = square.clamp(min=1e-60).sqrt()
         return (self.clip_norm * self.rates.sum((1, 2)) / length).clamp(max=1.0)[:, None, None]
 
@@ -461,9 +467,9 @@ class StepTogether:
 class _Layer:
     """A convolutional layer of all items; maps are (items, rows, height, width, channels)."""
 
-    def __init__(self, own: Parameters, number: str, valid: Tensor, sizes: Tensor) -> None:
-        self._own = own
-        self._number = number
+    def __init__(self, weights: Parameters, suffix: str, valid: Tensor, sizes: Tensor) -> None:
+        self._own = weights
+        self._number = suffix
         self._valid = valid
         self._sizes = sizes
 

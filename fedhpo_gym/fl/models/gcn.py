@@ -63,7 +63,7 @@ class GCN(TorchModel):
         self._position = torch.from_numpy(position).to(device)
         self._first = SparseMatrix(with_ones(federation.propagated), device)
         self._second = SparseMatrix(federation.adjacency, device)
-        self._width = max(own.first.shape[0] for own in self._clients)
+        self._width = max(client.first.shape[0] for client in self._clients)
         outputs = HIDDEN * self._num_classes + self._num_classes
         self.num_parameters = (self._num_inputs + 1) * HIDDEN + outputs
 
@@ -93,9 +93,9 @@ class GCN(TorchModel):
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         dropout = batch.settings["dropout"].tolist()
-        drawn = None
+        uniforms = None
         if max(dropout) > 0.0:
-            drawn = batch.uniform((self._width, HIDDEN)).to(self.device)
+            uniforms = batch.uniform((self._width, HIDDEN)).to(self.device)
         decay = batch.decay.tolist()
         clip_norm = batch.settings["clip_norm"].tolist()
         owner = self._owner[batch.x[:, 0, 0]].tolist()
@@ -103,15 +103,15 @@ class GCN(TorchModel):
         # Client after client: its graph stays in the cache.
         for item in sorted(range(len(sizes)), key=owner.__getitem__):
             if size := sizes[item]:
-                own = self._clients[owner[item]]
-                rates = torch.zeros(own.targets.shape[1], device=self.device)
+                client = self._clients[owner[item]]
+                rates = torch.zeros(client.targets.shape[1], device=self.device)
                 rates[self._position[batch.x[item, :size, 0]]] = batch.rates[item, :size]
                 _step(
                     {name: value[0, item] for name, value in parameters.items()},
-                    own,
+                    client,
                     rates,
                     decay[item],
-                    None if drawn is None or not dropout[item] else drawn[item],
+                    None if uniforms is None or not dropout[item] else uniforms[item],
                     dropout[item],
                     clip_norm[item],
                 )
@@ -120,9 +120,11 @@ class GCN(TorchModel):
         """Show every node with the edges of its own client alone."""
         out = []
         for item in range(parameters["bias2"].shape[1]):
-            own = {name: value[0, item] for name, value in parameters.items()}
-            hidden = (self._first @ own["weight1"]).relu_()
-            out.append((self._second @ (hidden @ own["weight2"])).add_(own["bias2"])[x[:, 0]])
+            weights = {name: value[0, item] for name, value in parameters.items()}
+            hidden = (self._first @ weights["weight1"]).relu_()
+            out.append(
+                (self._second @ (hidden @ weights["weight2"])).add_(weights["bias2"])[x[:, 0]]
+            )
         return torch.stack(out).permute(2, 0, 1).contiguous()
 
 
@@ -145,19 +147,19 @@ def _subgraph(
 
 
 def _step(
-    own: Parameters,
+    weights: Parameters,
     graph: _Subgraph,
     rates: Tensor,
     decay: float,
-    drawn: Tensor | None,
+    uniforms: Tensor | None,
     dropout: float,
     clip_norm: float,
 ) -> None:
     """Take one SGD step of one course on one client in place; `rates` include the learning rate."""
-    weight1, weight2, bias2 = own["weight1"], own["weight2"], own["bias2"]
+    weight1, weight2, bias2 = weights["weight1"], weights["weight2"], weights["bias2"]
     hidden = graph.first @ weight1
-    if drawn is not None:
-        hidden = where_above(hidden, drawn[: len(hidden)], dropout)
+    if uniforms is not None:
+        hidden = where_above(hidden, uniforms[: len(hidden)], dropout)
     hidden.relu_()
     # What is kept is scaled by 1 / keep; the smaller matrices take that factor.
     keep = 1.0 - dropout
@@ -173,7 +175,7 @@ def _step(
     inner = where_above(back @ scaled.t(), hidden, 0.0)
     if math.isfinite(clip_norm):
         parts = (graph.first_t @ inner, hidden.t() @ back / keep, residual.sum(1))
-        square = torch.stack([part.square().sum() for part in parts]).sum().clamp(min=1e-60)
+        square = torch.stack([gradient.square().sum() for gradient in parts]).sum().clamp(min=1e-60)
         factor = (clip_norm * rates.sum() / square.sqrt()).clamp(max=1.0)
         for value in (inner, back, residual):
             value.mul_(factor)
@@ -184,8 +186,8 @@ def _step(
 
 def where_above(values: Tensor, reference: Tensor, threshold: float) -> Tensor:
     """Return the values where a reference is above a threshold, and 0 elsewhere."""
-    kept: Tensor = torch.ops.aten.threshold_backward(values, reference, threshold)
-    return kept
+    masked: Tensor = torch.ops.aten.threshold_backward(values, reference, threshold)
+    return masked
 
 
 def glorot(rng: np.random.Generator, fan_in: int, fan_out: int) -> NDArray[np.float32]:
@@ -221,13 +223,13 @@ def take_sparse_rows(
     where = np.repeat(np.arange(len(rows)), counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
     stored = matrix.indptr[rows][where] + np.arange(len(where)) - first
-    found, values = matrix.indices[stored].astype(np.int64), matrix.values[stored]
+    stored_columns, values = matrix.indices[stored].astype(np.int64), matrix.values[stored]
     width = matrix.num_columns
     if columns is not None:
-        kept = np.isin(found, columns)
-        where, values = where[kept], values[kept]
-        found, width = np.searchsorted(columns, found[kept]), len(columns)
-    return from_entries(where, found, values, (len(rows), width))
+        is_taken = np.isin(stored_columns, columns)
+        where, values = where[is_taken], values[is_taken]
+        stored_columns, width = np.searchsorted(columns, stored_columns[is_taken]), len(columns)
+    return from_entries(where, stored_columns, values, (len(rows), width))
 
 
 def transpose(matrix: SparseRows) -> SparseRows:
@@ -315,12 +317,14 @@ class HeteroGCN(TorchModel):
             if size := sizes[item]:
                 # Many items of a client share their minibatch; those of other rounds do not.
                 graphs = batch.x[item, :size, 0]
-                drawn = tuple(graphs.tolist())
-                if drawn not in joined:
-                    joined[drawn] = self._clients[client].join(graphs - int(self._first[client]))
+                graph_key = tuple(graphs.tolist())
+                if graph_key not in joined:
+                    joined[graph_key] = self._clients[client].join(
+                        graphs - int(self._first[client])
+                    )
                 _step_of_graphs(
                     self._clients[client].own(parameters, item),
-                    joined[drawn],
+                    joined[graph_key],
                     batch.targets[: self._clients[client].num_classes, item, :size].t(),
                     batch.rates[item, :size, None],
                     decay[item],
@@ -331,9 +335,9 @@ class HeteroGCN(TorchModel):
         items = parameters["bias3"].shape[1]
         out = torch.full((self._num_classes, items, len(x)), ABSENT, device=self.device)
         owner = self._owner[x[:, 0]]
-        for number in np.unique(owner.cpu().numpy()).tolist():
-            client, rows = self._clients[number], torch.nonzero(owner == number)[:, 0]
-            joined = client.join(x[rows, 0] - int(self._first[number]))
+        for client_index in np.unique(owner.cpu().numpy()).tolist():
+            client, rows = self._clients[client_index], torch.nonzero(owner == client_index)[:, 0]
+            joined = client.join(x[rows, 0] - int(self._first[client_index]))
             for item in range(items):
                 logits = _forward(client.own(parameters, item), joined)[-1]
                 out[: client.num_classes, item, rows] = logits.t()
@@ -359,16 +363,16 @@ class _Client:
     """The graphs of one client."""
 
     def __init__(self, federation: HeteroFederation, client: int, device: torch.device) -> None:
-        own, adjacency = federation.sets[client], federation.adjacency[client]
-        every, sizes = np.arange(len(adjacency)), np.diff(own.offsets)
+        graph_set, adjacency = federation.sets[client], federation.adjacency[client]
+        every, sizes = np.arange(len(adjacency)), np.diff(graph_set.offsets)
         # No node is without an entry: it is its own neighbour. The matrix is symmetric.
         sums = np.add.reduceat(adjacency.values, adjacency.indptr[:-1])
         propagated = np.hstack([sums[:, None], federation.propagated[client][every]])
-        pool = sums / sizes[own.graph_of_node]
-        self.num_classes = own.num_classes
+        pool = sums / sizes[graph_set.graph_of_node]
+        self.num_classes = graph_set.num_classes
         self._nodes = torch.from_numpy(propagated.astype(np.float32)).to(device)
         self._pool = torch.from_numpy(pool.astype(np.float32)).to(device)
-        self._start = torch.from_numpy(own.offsets[:-1].copy()).to(device)
+        self._start = torch.from_numpy(graph_set.offsets[:-1].copy()).to(device)
         self._size = torch.from_numpy(sizes).to(device)
 
     def join(self, graphs: Tensor) -> _GraphBatch:
@@ -390,28 +394,28 @@ class _Client:
         return values
 
 
-def _forward(own: Parameters, graphs: _GraphBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(weights: Parameters, graphs: _GraphBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return hidden units of nodes, their means, the rectified second layer, and the logits."""
-    first = own["encoder"] @ own["weight1"]  # both are linear
-    hidden = torch.addmm(own["bias1"], graphs.nodes, first).relu_()
+    first = weights["encoder"] @ weights["weight1"]  # both are linear
+    hidden = torch.addmm(weights["bias1"], graphs.nodes, first).relu_()
     mean = graphs.mean(hidden)
-    pooled = torch.addmm(own["bias2"], mean, own["weight2"]).relu_()
-    return hidden, mean, pooled, torch.addmm(own["bias3"], pooled, own["weight3"])
+    pooled = torch.addmm(weights["bias2"], mean, weights["weight2"]).relu_()
+    return hidden, mean, pooled, torch.addmm(weights["bias3"], pooled, weights["weight3"])
 
 
 def _step_of_graphs(
-    own: Parameters, graphs: _GraphBatch, targets: Tensor, rates: Tensor, decay: float
+    weights: Parameters, graphs: _GraphBatch, targets: Tensor, rates: Tensor, decay: float
 ) -> None:
     """Take one SGD step of one course on one client in place; `rates` include the learning rate."""
-    hidden, mean, pooled, logits = _forward(own, graphs)
+    hidden, mean, pooled, logits = _forward(weights, graphs)
     residual = torch.softmax(logits, 1).sub_(targets).mul_(rates)
-    back = where_above(residual @ own["weight3"].t(), pooled, 0.0)
-    inner = (back @ own["weight2"].t())[graphs.graph].mul_(graphs.pool[:, None])
+    back = where_above(residual @ weights["weight3"].t(), pooled, 0.0)
+    inner = (back @ weights["weight2"].t())[graphs.graph].mul_(graphs.pool[:, None])
     inner = where_above(inner, hidden, 0.0)
     first = graphs.nodes.t() @ inner
     gradients = {
-        "encoder": first @ own["weight1"].t(),
-        "weight1": own["encoder"].t() @ first,
+        "encoder": first @ weights["weight1"].t(),
+        "weight1": weights["encoder"].t() @ first,
         "bias1": inner.sum(0),
         "weight2": mean.t() @ back,
         "bias2": back.sum(0),
@@ -419,4 +423,4 @@ def _step_of_graphs(
         "bias3": residual.sum(0),
     }
     for name, gradient in gradients.items():
-        own[name].mul_(decay).sub_(gradient)
+        weights[name].mul_(decay).sub_(gradient)

@@ -52,8 +52,8 @@ class MatrixFactorisation(TorchModel):
         first = np.concatenate([[0], np.cumsum(federation.num_samples[:, 0])])
         self._first = torch.from_numpy(first).to(device)
         self._rated = torch.from_numpy(ids[train].astype(np.int64)).to(device)
-        given = federation.labels[train].astype(np.float32) + 1.0 - MIDDLE
-        self._given = torch.from_numpy(given).to(device)
+        ratings = federation.labels[train].astype(np.float32) + 1.0 - MIDDLE
+        self._given = torch.from_numpy(ratings).to(device)
         self.num_parameters = self._num_items * (RANK + 1)
 
     @classmethod
@@ -78,12 +78,12 @@ class MatrixFactorisation(TorchModel):
                 continue
             factors, bias = (parameters[k][0, item] for k in ("factors", "bias"))
             ids, user = batch.x[item, :size, 0], batch.x[item, :1, 1]
-            own = self.solve(factors, bias, user)[0]
+            user_factors = self.solve(factors, bias, user)[0]
             stars = batch.targets[:, item, :size].t() @ self._stars
-            error = MIDDLE + bias[ids] + _widened(factors[ids]) @ own - stars
+            error = MIDDLE + bias[ids] + _widened(factors[ids]) @ user_factors - stars
             step = 2.0 * batch.rates[item, :size] * error
             decay = batch.decay[item]
-            factors.mul_(decay).index_add_(0, ids, step[:, None] * own[:RANK], alpha=-1.0)
+            factors.mul_(decay).index_add_(0, ids, step[:, None] * user_factors[:RANK], alpha=-1.0)
             bias.mul_(decay).index_add_(0, ids, step, alpha=-1.0)
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
@@ -92,19 +92,19 @@ class MatrixFactorisation(TorchModel):
         out = out.to(self.device)
         for item in range(out.shape[1]):
             factors, bias = (parameters[k][0, item] for k in ("factors", "bias"))
-            own = self.solve(factors, bias, users)[where]
-            predicted = MIDDLE + bias[x[:, 0]] + (_widened(factors[x[:, 0]]) * own).sum(1)
+            user_factors = self.solve(factors, bias, users)[where]
+            predicted = MIDDLE + bias[x[:, 0]] + (_widened(factors[x[:, 0]]) * user_factors).sum(1)
             out[:, item] = -((predicted - self._stars[:, None]) ** 2)
         return out
 
-    def losses(self, logits: Tensor, top: Tensor, own: Tensor) -> Tensor:
-        return -own
+    def losses(self, logits: Tensor, top: Tensor, true_logits: Tensor) -> Tensor:
+        return -true_logits
 
     def solve(self, factors: Tensor, bias: Tensor, users: Tensor) -> Tensor:
         """Return the (users, rank + 1) factors and bias of users, given those of the items."""
         counts = self._first[users + 1] - self._first[users]
-        part = torch.cumsum(counts, 0) // RATINGS_AT_ONCE
-        sizes = torch.unique_consecutive(part, return_counts=True)[1].tolist()
+        portion_index = torch.cumsum(counts, 0) // RATINGS_AT_ONCE
+        sizes = torch.unique_consecutive(portion_index, return_counts=True)[1].tolist()
         return torch.cat([self._solve(factors, bias, some) for some in torch.split(users, sizes)])
 
     def _solve(self, factors: Tensor, bias: Tensor, users: Tensor) -> Tensor:

@@ -53,32 +53,32 @@ class Perceptron(CompiledModel):
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Draw layers from U(-1/sqrt(fan-in), 1/sqrt(fan-in)), the default of torch."""
-        drawn: dict[str, NDArray[np.float32]] = {}
+        values: dict[str, NDArray[np.float32]] = {}
         for layer, inputs in enumerate(self.inputs_of, start=1):
             hidden = layer <= self.depth
             shape = (inputs, self.width) if hidden else (self.num_classes, inputs)
             bound = 1.0 / np.sqrt(inputs)
             bias = self.width if hidden else self.num_classes
-            drawn[f"weight{layer}"] = rng.uniform(-bound, bound, (1, *shape)).astype(np.float32)
-            drawn[f"bias{layer}"] = rng.uniform(-bound, bound, (1, bias)).astype(np.float32)
+            values[f"weight{layer}"] = rng.uniform(-bound, bound, (1, *shape)).astype(np.float32)
+            values[f"bias{layer}"] = rng.uniform(-bound, bound, (1, bias)).astype(np.float32)
         for name in self.norms:
             fill = np.ones if name.startswith(("scale", "variance")) else np.zeros
-            drawn[name] = fill((1, self.width), dtype=np.float32)
-        return dict(sorted(drawn.items()))
+            values[name] = fill((1, self.width), dtype=np.float32)
+        return dict(sorted(values.items()))
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the parameters' shapes in the order in which compiled code reads them."""
-        found: dict[str, tuple[int, ...]] = {}
+        shapes_by_name: dict[str, tuple[int, ...]] = {}
         for layer, inputs in enumerate(self.inputs_of[: self.depth], start=1):
-            found[f"weight{layer}"] = (1, inputs, self.width)
+            shapes_by_name[f"weight{layer}"] = (1, inputs, self.width)
             kinds = ("bias", "scale", "shift") if self.normalised else ("bias",)
-            found |= {f"{kind}{layer}": (1, self.width) for kind in kinds}
+            shapes_by_name |= {f"{kind}{layer}": (1, self.width) for kind in kinds}
         last = self.depth + 1
-        found[f"weight{last}"] = (1, self.num_classes, self.width)
-        found[f"bias{last}"] = (1, self.num_classes)
+        shapes_by_name[f"weight{last}"] = (1, self.num_classes, self.width)
+        shapes_by_name[f"bias{last}"] = (1, self.num_classes)
         for layer in range(1, last if self.normalised else 1):
-            found |= {f"{kind}{layer}": (1, self.width) for kind in ("mean", "variance")}
-        return found
+            shapes_by_name |= {f"{kind}{layer}": (1, self.width) for kind in ("mean", "variance")}
+        return shapes_by_name
 
     def data(self, federation: Federation) -> tuple[Any, ...]:
         from fedhpo_gym.fl.compiled import perceptron

@@ -74,9 +74,9 @@ class Part:
 
     def of(self, numbers: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the parameter of (items, numbers) as a view (model's own, items, ...)."""
-        found = numbers[:, self.span].reshape(len(numbers), *self.room)
-        found = found[:, : math.prod(self.shape[:-1]), : self.shape[-1]]
-        return found[None] if len(self.shape) > 2 else found.transpose(1, 0, 2)
+        view = numbers[:, self.span].reshape(len(numbers), *self.room)
+        view = view[:, : math.prod(self.shape[:-1]), : self.shape[-1]]
+        return view[None] if len(self.shape) > 2 else view.transpose(1, 0, 2)
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class ParameterLayout:
                 part.of(numbers)[...] = values[part.name]
 
 
-def padded(number: int) -> int:
+def padded(count: int) -> int:
     """Return the next multiple of `LANES`."""
-    return -(-number // LANES) * LANES
+    return -(-count // LANES) * LANES
 
 
 class CompiledModel(Model):

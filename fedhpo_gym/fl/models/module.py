@@ -50,32 +50,35 @@ class ModuleModel(TorchModel):
         self.device, self._classes = device, classes
         self._make = partial(type(self).build, tuple(shape), classes, **own)
         self._module = _drawn(self._make, 0).to(device)
-        kept = {**dict(self._module.named_buffers()), **dict(self._module.named_parameters())}
+        tensors = {**dict(self._module.named_buffers()), **dict(self._module.named_parameters())}
         self._trained = tuple(n for n, p in self._module.named_parameters() if p.requires_grad)
-        real = [n for n, one in self._module.named_buffers() if one.is_floating_point()]
+        real = [n for n, tensor in self._module.named_buffers() if tensor.is_floating_point()]
         self.buffers = frozenset(real)
         self._names = (*self._trained, *real)
-        if wide := [name for name in self._names if kept[name].dtype != torch.float32]:
+        if wide := [name for name in self._names if tensors[name].dtype != torch.float32]:
             raise InvalidArgumentError(
-                f"`build` must give parameters of float32, got {kept[wide[0]].dtype} in {wide[0]!r}"
+                f"`build` must give parameters of float32, got {tensors[wide[0]].dtype} in "
+                f"{wide[0]!r}"
             )
         self._counters = {
-            n: one for n, one in self._module.named_buffers() if not one.is_floating_point()
+            n: tensor
+            for n, tensor in self._module.named_buffers()
+            if not tensor.is_floating_point()
         }
         modules = dict(self._module.named_modules())
         self.norms = frozenset(
             name for name in self._names if isinstance(modules[name.rpartition(".")[0]], NORMS)
         )
-        self._least = 2 if any(isinstance(one, _BatchNorm) for one in modules.values()) else 1
-        self.num_parameters = sum(kept[name].numel() for name in self._trained)
+        self._least = 2 if any(isinstance(tensor, _BatchNorm) for tensor in modules.values()) else 1
+        self.num_parameters = sum(tensors[name].numel() for name in self._trained)
 
     @classmethod
     def for_federation(
         cls, federation: Federation, device: torch.device, **shape: Any
     ) -> ModuleModel:
         sample = as_inputs(federation.features[np.arange(2)])
-        own = {n: int(v) if v == int(v) else v for n, v in shape.items() if n in cls.architecture}
-        model = cls(sample.shape[1:], federation.num_classes, device, **own)
+        sizes = {n: int(v) if v == int(v) else v for n, v in shape.items() if n in cls.architecture}
+        model = cls(sample.shape[1:], federation.num_classes, device, **sizes)
         parameters = {
             n: torch.from_numpy(v)[None] for n, v in model.init(np.random.default_rng(0)).items()
         }
@@ -84,8 +87,8 @@ class ModuleModel(TorchModel):
         x = sample.to(device)
         try:
             with torch.enable_grad(), _seeded(0):
-                found = model._forward(on_device, 0, x, training=False, leaves=leaves)
-                torch.autograd.grad(found.sum(), [*leaves.values()], allow_unused=True)
+                output = model._forward(on_device, 0, x, training=False, leaves=leaves)
+                torch.autograd.grad(output.sum(), [*leaves.values()], allow_unused=True)
         except InvalidArgumentError:
             raise
         except Exception as error:
@@ -98,20 +101,20 @@ class ModuleModel(TorchModel):
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Draw parameters as the module itself does, with a seed of the generator."""
         module = _drawn(self._make, int(rng.integers(2**63 - 1)))
-        known = {**dict(module.named_buffers()), **dict(module.named_parameters())}
-        return {name: known[name].detach().numpy()[None].copy() for name in self._names}
+        tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+        return {name: tensors[name].detach().numpy()[None].copy() for name in self._names}
 
     def inputs(self, features: Features) -> Tensor:
         return as_inputs(features).to(self.device)
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        decay, drawn = batch.decay.tolist(), batch.uniform((1,))[:, 0].tolist()
+        decay, uniforms = batch.decay.tolist(), batch.uniform((1,))[:, 0].tolist()
         for item, size in enumerate(batch.sizes.tolist()):
             if size < self._least:
                 continue
             labels = batch.targets[:, item, :size].argmax(0)
             rates = batch.rates[item, :size]
-            with torch.enable_grad(), _seeded(int(drawn[item] * 2**31)):
+            with torch.enable_grad(), _seeded(int(uniforms[item] * 2**31)):
                 leaves = {
                     name: parameters[name][0, item].detach().requires_grad_()
                     for name in self._trained
@@ -121,9 +124,9 @@ class ModuleModel(TorchModel):
                 loss = (functional.cross_entropy(logits, labels, reduction="none") * rates).sum()
                 gradients = torch.autograd.grad(loss, [*leaves.values()], allow_unused=True)
             for name, gradient in zip(leaves, gradients, strict=True):
-                own = parameters[name][0, item].mul_(decay[item])
+                weight = parameters[name][0, item].mul_(decay[item])
                 if gradient is not None:
-                    own.sub_(gradient)
+                    weight.sub_(gradient)
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
         items = next(iter(parameters.values())).shape[1]
@@ -143,22 +146,22 @@ class ModuleModel(TorchModel):
         leaves: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """Return what the module says of rows with the parameters of an item."""
-        own = {name: parameters[name][0, item] for name in self._names}
-        counters = {name: one.clone() for name, one in self._counters.items()}
+        weights = {name: parameters[name][0, item] for name in self._names}
+        counters = {name: counter.clone() for name, counter in self._counters.items()}
         module = self._module.train(training)
         # A copy, as a module may change its input in place, and others see the same rows.
-        found = functional_call(module, {**own, **counters, **(leaves or {})}, (x.clone(),))
-        if not isinstance(found, Tensor) or found.shape != (len(x), self._classes):
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        output = functional_call(module, {**weights, **counters, **(leaves or {})}, (x.clone(),))
+        if not isinstance(output, Tensor) or output.shape != (len(x), self._classes):
+            received = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise InvalidArgumentError(
                 f"`build` must give a module that returns (rows, {self._classes}) logits, got "
-                f"{got} of {len(x)} rows"
+                f"{received} of {len(x)} rows"
             )
-        if found.dtype != torch.float32:
+        if output.dtype != torch.float32:
             raise InvalidArgumentError(
-                f"`build` must give a module that returns logits of float32, got {found.dtype}"
+                f"`build` must give a module that returns logits of float32, got {output.dtype}"
             )
-        return found
+        return output
 
 
 class _ModuleClass(ABCMeta):
@@ -198,25 +201,27 @@ def as_inputs(features: Features) -> Tensor:
 def count_parameters(build: Build, shape: Sequence[int], classes: int, **own: Any) -> int:
     """Return how many numbers of a module are trained."""
     module = _drawn(partial(build, tuple(shape), classes, **own), 0)
-    found = sum(one.numel() for one in module.parameters() if one.requires_grad)
-    if not found:
+    total = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    if not total:
         raise InvalidArgumentError("`build` must give a module with parameters to train, got none")
-    return found
+    return total
 
 
 def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     try:
         with _seeded(seed):
-            found = make()
+            module = make()
     except Exception as error:
         raise InvalidArgumentError(f"`build` must make a module, but raised {error!r}") from error
-    if not isinstance(found, nn.Module):
-        raise InvalidArgumentError(f"`build` must return a torch.nn.Module, got {found!r:.80}")
-    if lazy := [name for name, one in found.named_parameters() if nn.parameter.is_lazy(one)]:
+    if not isinstance(module, nn.Module):
+        raise InvalidArgumentError(f"`build` must return a torch.nn.Module, got {module!r:.80}")
+    if lazy := [
+        name for name, parameter in module.named_parameters() if nn.parameter.is_lazy(parameter)
+    ]:
         raise InvalidArgumentError(
             f"`build` must say the shape of all parameters, got the lazy {lazy[0]!r}"
         )
-    return found
+    return module
 
 
 @contextmanager

@@ -38,8 +38,8 @@ class TorchModel(Model):
     @property
     def dtype(self) -> torch.dtype:
         """What `precision` is to torch."""
-        found: torch.dtype = getattr(torch, self.precision)
-        return found
+        torch_dtype: torch.dtype = getattr(torch, self.precision)
+        return torch_dtype
 
     @classmethod
     @abstractmethod
@@ -60,14 +60,14 @@ class TorchModel(Model):
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
         """Return (classes, items, n) logits of rows x (n, ...), the same for every item."""
 
-    def losses(self, logits: Tensor, top: Tensor, own: Tensor) -> Tensor:
+    def losses(self, logits: Tensor, top: Tensor, true_logits: Tensor) -> Tensor:
         """Return the (items, n) losses of rows: their cross-entropy, unless overridden.
 
         Logits far below the largest are clamped: their exponentials are denormal, ten times as
         slow, and vanish in the sum anyway.
         """
         total = sum_classes(logits.sub_(top).clamp_(min=-60.0).exp_())
-        return total.log_().add_(top).sub_(own)
+        return total.log_().add_(top).sub_(true_logits)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -127,8 +127,8 @@ class TorchFederation:
 
     def take(self, rows: Tensor) -> Tensor:
         """Return the inputs of some rows: the shape of `rows`, then the shape of one input."""
-        found = self.inputs.index_select(0, rows.flatten())  # several times as fast as indexing
-        return found.view(*rows.shape, *self.inputs.shape[1:])
+        selected = self.inputs.index_select(0, rows.flatten())  # several times as fast as indexing
+        return selected.view(*rows.shape, *self.inputs.shape[1:])
 
     def targets(self, rows: Tensor) -> Tensor:
         """Return the one-hot labels (classes, *rows.shape) of some rows, float32."""
