@@ -29,8 +29,8 @@ COLUMNS: Final = ("time_s", "mean", "lower", "upper")
 INK, GREY, PAPER = "#1b1f24", "#57606a", "#f6f8fa"
 BLUE, ORANGE = "#0072B2", "#D55E00"
 AGENTS: Final = {
-    "hyperband": (BLUE, "Hyperband", (3.4, 0.0075)),
-    "random": (ORANGE, "random search", (3.4, 0.0285)),
+    "hyperband": (BLUE, "Hyperband", (3.0, 0.0075)),
+    "random": (ORANGE, "random search", (3.0, 0.0285)),
 }
 """Colour and label of each curve, and where the label stands: (hours, regret)."""
 BACKENDS: Final = (
@@ -74,13 +74,13 @@ def draw_loop(axes: Axes, width: float, height: float) -> None:
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
     middle = height / 2
-    draw_box(axes, (0.05, middle - 0.55), (1.35, 1.1), edge=BLUE, face="#e8f2f9")
-    axes.text(0.725, middle + 0.12, "Agent", ha="center", va="center", weight="bold")
+    draw_box(axes, (0.05, middle - 0.55), (1.3, 1.1), edge=BLUE, face="#e8f2f9")
+    axes.text(0.7, middle + 0.12, "Agent", ha="center", va="center", weight="bold")
     axes.text(
-        0.725, middle - 0.2, "optimizer\nor policy", ha="center", va="center", color=GREY, size=9.5
+        0.7, middle - 0.2, "optimizer\nor policy", ha="center", va="center", color=GREY, size=10.5
     )
 
-    left, inner = 3.55, 2.3
+    left, inner = 3.4, 2.35
     draw_box(axes, (left, 0.1), (inner + 0.3, height - 0.2), edge=GREY, face=PAPER)
     axes.text(left + 0.15 + inner / 2, height - 0.34, "Environment", ha="center", weight="bold")
     step, tall = 0.98, 0.7
@@ -88,27 +88,27 @@ def draw_loop(axes: Axes, width: float, height: float) -> None:
         top = height - 0.5 - index * step
         draw_box(axes, (left + 0.15, top - tall), (inner, tall), edge=GREY, face="white")
         centre = left + 0.15 + inner / 2
-        axes.text(centre, top - 0.25, name, ha="center", va="center", size=10.5)
-        axes.text(centre, top - 0.49, detail, ha="center", va="center", color=GREY, size=9)
+        axes.text(centre, top - 0.25, name, ha="center", va="center", size=11.5)
+        axes.text(centre, top - 0.49, detail, ha="center", va="center", color=GREY, size=10)
         if index:
             draw_arrow(axes, (centre, top + step - tall), (centre, top))
 
     over, under = middle + 0.33, middle - 0.33
-    draw_arrow(axes, (1.45, over), (left - 0.05, over))
-    draw_arrow(axes, (left - 0.05, under), (1.45, under))
-    centre = (1.45 + left - 0.05) / 2
-    axes.text(centre, over + 0.56, "action", ha="center", va="center", weight="bold", size=10.5)
+    draw_arrow(axes, (1.4, over), (left - 0.05, over))
+    draw_arrow(axes, (left - 0.05, under), (1.4, under))
+    centre = (1.4 + left - 0.05) / 2
+    axes.text(centre, over + 0.62, "action", ha="center", va="center", weight="bold", size=11.5)
     axes.text(
-        centre, over + 0.28, "hyperparameters,\nrounds, clients", ha="center", va="center",
-        color=GREY, size=9,
+        centre, over + 0.29, "hyperparameters,\nrounds, clients", ha="center", va="center",
+        color=GREY, size=10,
     )  # fmt: skip
     axes.text(
         centre, under - 0.2, "observation, reward", ha="center", va="center", weight="bold",
-        size=10.5,
+        size=11.5,
     )  # fmt: skip
     axes.text(
-        centre, under - 0.48, "results and costs\nof all steps so far", ha="center", va="center",
-        color=GREY, size=9,
+        centre, under - 0.52, "results and costs\nof all steps so far", ha="center", va="center",
+        color=GREY, size=10,
     )  # fmt: skip
 
 
@@ -121,12 +121,12 @@ def draw_regret(axes: Axes, curves: dict[str, dict[str, NDArray[np.float64]]]) -
             hours, curve["lower"], curve["upper"], step="post", color=colour, alpha=0.2, linewidth=0
         )
         axes.step(hours, curve["mean"], where="post", color=colour, linewidth=2)
-        axes.text(*place, label, color=colour, weight="bold", size=10.5)
-    axes.set_title("Regret on FedHPO-LR-CreditG-v1", size=11, loc="left", weight="bold")
-    axes.set_xlabel("simulated hours", size=10)
-    axes.set_ylabel("validation loss above the best (nats)", size=10)
+        axes.text(*place, label, color=colour, weight="bold", size=11.5)
+    axes.set_title("Regret on LR-CreditG-v1", size=12, loc="left", weight="bold")
+    axes.set_xlabel("simulated hours", size=11)
+    axes.set_ylabel("validation loss above the best (nats)", size=11)
     axes.set(xlim=(0, 6), ylim=(0, None), yticks=np.arange(0, 0.05, 0.01))
-    axes.tick_params(labelsize=9)
+    axes.tick_params(labelsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d0d7de", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -134,11 +134,11 @@ def draw_regret(axes: Axes, curves: dict[str, dict[str, NDArray[np.float64]]]) -
 
 def draw(folder: Path, path: Path = PICTURE) -> None:
     """Draw the picture from the folder of a comparison."""
-    mpl.rcParams.update({"font.size": 11, "svg.hashsalt": "fedhpo_gym", "text.color": INK})
-    width, height, loop = 10.4, 3.5, 6.3
+    mpl.rcParams.update({"font.size": 12.5, "svg.hashsalt": "fedhpo_gym", "text.color": INK})
+    width, height, loop = 10.0, 3.5, 6.2
     figure = Figure((width, height), facecolor="white")
     draw_loop(figure.add_axes((0, 0, loop / width, 1)), loop, height)
-    draw_regret(figure.add_axes((0.68, 0.155, 0.31, 0.74)), read_curves(folder))
+    draw_regret(figure.add_axes((0.7, 0.165, 0.29, 0.73)), read_curves(folder))
     figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
