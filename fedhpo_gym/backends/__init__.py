@@ -1,6 +1,10 @@
-"""What answers queries, opened by name; the raw backend trains by `fl/`.
+"""Open backends, the sources of numbers behind environments, by name.
 
-Stored numbers of several values of a setting answer as one problem in which it is searched.
+`make_backend` serves trial environments, which evaluate configurations; `open_courses` serves round
+environments, which train courses step by step. `default_backend` chooses a backend where the user
+names none: stored numbers if there are any, real training otherwise. Modules are imported when
+their backend is first used, because only some of them need torch. If a setting of the algorithm is
+tuned, `TunedNumbers` joins the stored numbers of several of its values into one problem.
 """
 
 import hashlib
@@ -49,14 +53,14 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "function": "fedhpo_gym.backends.function:FunctionBackend",
     }
 )
-"""Backends by name; a module is imported when its backend is first asked for."""
+"""Backends by name; a module is imported when its backend is first used."""
 
 COURSES: Mapping[str, str] = {
     "raw": "fedhpo_gym.backends.engine_courses:RunningCourses",
     "federatedscope": "fedhpo_gym.backends.federatedscope.courses:FederatedScopeCourses",
     "quadratic": "fedhpo_gym.backends.quadratic:QuadraticCourses",
 }
-"""What keeps courses running between the steps of round environments, by backend."""
+"""Classes that train courses between the steps of round environments, by backend."""
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "device": ("raw",),
@@ -65,7 +69,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "time_limit_s": ("federatedscope",),
     "own_data": ("federatedscope",),
 }
-"""What environments pass on to backends -> the backends that take it."""
+"""Options that environments pass on -> the backends that accept them."""
 
 
 def _has_table(task: Task) -> bool:
@@ -87,15 +91,15 @@ def _has_surrogate(task: Task) -> bool:
 
 
 STORED: Mapping[str, Callable[[Task], bool]] = {"tabular": _has_exact, "surrogate": _has_surrogate}
-"""Backends that answer from stored numbers -> whether they have those of a task."""
+"""Backends with stored numbers -> the function that returns whether a task has such numbers."""
 
 
 @validate_call
 def default_backend(task: Task) -> str:
-    """Return who answers a task when none is named: table, surrogate, pool, else `unstored`."""
+    """Return the backend of a task if none is named: table, surrogate, pool, else `unstored`."""
     if _has_table(task):
         return "tabular"
-    # A surrogate that was kept although it is too far off is asked by its name only.
+    # A surrogate with an error that is too large is used only where its backend is named.
     if _has_surrogate(task) and not _is_poor(task):
         return "surrogate"
     return "tabular" if _has_exact(task) else task.unstored
@@ -111,16 +115,16 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     """Open a backend, "tabular", "surrogate", "raw" or "federatedscope", for a task.
 
     Raises:
-        UnknownNameError: no such backend.
-        MissingDataError: it has nothing to answer from.
-        MissingDependencyError: it trains, and torch is not installed.
-        InvalidArgumentError: it cannot answer this task, or takes no such option or value.
+        UnknownNameError: there is no such backend.
+        MissingDataError: there are no stored numbers of the task.
+        MissingDependencyError: the backend trains, and torch is not installed.
+        InvalidArgumentError: the backend does not support the task, an option or its value.
     """
     require_known("backend", coerce("backend", name, str), BACKENDS)
     if task.asynchronous and name in STORED:
         raise InvalidArgumentError(
-            f"`backend` must be 'raw' for {task.algorithm!r}: the clock decides what asynchronous "
-            f"courses train on, and stored numbers know no clock; got {name!r}"
+            f"`backend` must be 'raw' for {task.algorithm!r}, got {name!r}: asynchronous training "
+            "depends on the clock of the system model, which stored numbers do not contain"
         )
     if task.table != BUILT_TABLE and name not in STORED:
         raise InvalidArgumentError(
@@ -153,22 +157,22 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
 
 
 def _require_data(backend: Backend) -> None:
-    """Check that stored numbers are of a user's data as they are now."""
+    """Check that stored numbers were computed from the current version of a user's data."""
     task, stored_fingerprint = backend.task, backend.card.get("data_fingerprint")
     if (
         stored_fingerprint is not None
         and stored_fingerprint != load_dataset(task.dataset).fingerprint
     ):
         raise DamagedDataError(
-            f"what is stored for {task.id} was computed from other data, or other encodings, than "
-            f"{task.dataset} has now; raise the version of the task, or build it again"
+            f"the numbers stored for {task.id} were computed from other data, or other encodings, "
+            f"than {task.dataset} has now; raise the version of the task, or build it again"
         )
 
 
 @validate_call
 def ids_with_stored_data(task: Task) -> list[str]:
-    """Return other versions whose same variant has stored numbers, and the backends of these."""
-    version_defaults = ("preprocessing", "precision")  # each version says what they are by default
+    """Return other versions of a task whose same variant has stored numbers, and their backends."""
+    version_defaults = ("preprocessing", "precision")  # their defaults differ between versions
     names = (*(name for name in task.options if name not in version_defaults), "settings")
     changes = {name: getattr(task, name) for name in names}
     versions = [version for version in versions_of(task.name) if version.version != task.version]
@@ -182,7 +186,7 @@ def ids_with_stored_data(task: Task) -> list[str]:
 
 @validate_call
 def open_courses(name: str, *given: Any, **options: Any) -> Courses:
-    """Put courses of a backend of `COURSES` at round 0, to be trained in steps."""
+    """Create courses of a backend of `COURSES` at round 0, which are then trained in steps."""
     require_known("backend of courses", coerce("backend", name, str), COURSES)
     module, _, attribute = COURSES[name].partition(":")
     with require_optional("really training, as round environments do,", "torch", "raw", "torch"):
@@ -193,23 +197,26 @@ def open_courses(name: str, *given: Any, **options: Any) -> Courses:
 
 @validate_call
 def check_options(backend: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a backend does not take, and say who takes them."""
+    """Reject options that a backend does not accept; the message names the backends that do."""
     for name in options:
         if name not in OPTIONS:
-            raise InvalidArgumentError(f"no backend takes `{name}`.{suggest(name, OPTIONS)}")
+            raise InvalidArgumentError(f"no backend accepts `{name}`.{suggest(name, OPTIONS)}")
         if backend not in OPTIONS[name]:
             takers = " or ".join(f'backend="{taker}"' for taker in OPTIONS[name])
             raise InvalidArgumentError(f"`{name}` is for {takers} only, got backend={backend!r}")
 
 
 ENDINGS: Mapping[str, str] = {"tabular": ".table.json", "surrogate": ".surrogate.json"}
-"""How the names of cards end, by backend."""
+"""Suffixes of card files, by backend."""
 FEWEST = 2
-"""Values without which there is nothing to search."""
+"""Fewest values of a tuned setting: one value leaves nothing to search."""
 
 
 class TunedNumbers(Backend):
-    """Answers from the stored numbers of a tuned setting; only values with numbers are legal."""
+    """The stored numbers of a tuned setting; only values that have numbers are legal.
+
+    It holds one backend per value and adds the setting as a dimension with these values.
+    """
 
     def __init__(self, name: str, task: Task, parts: Mapping[float, Backend]) -> None:
         [tuned] = task.tuned
@@ -219,7 +226,7 @@ class TunedNumbers(Backend):
         dimension = replace(tuned, low=low, high=high, values=values, bins=None)
         space = SearchSpace((*first.space.dimensions, dimension))
         super().__init__(task, first.seed, space, first.fidelity_space)
-        self.name = name  # type: ignore[misc]  # that of its parts
+        self.name = name  # type: ignore[misc]  # of the joined backends
         self._tuned, self._parts = tuned.name, dict(parts)
         self._first = first
 
@@ -257,7 +264,7 @@ class TunedNumbers(Backend):
                 order.append(rows)
                 selected = {name: column[rows] for name, column in other_columns.items()}
                 answers.append(backend.look_up(selected, reads))
-        back = np.argsort(np.concatenate(order))
+        back = np.argsort(np.concatenate(order))  # (B,) from the order by value to that of queries
 
         def joined(name: str) -> NDArray[Any]:
             return np.concatenate([getattr(answer, name) for answer in answers])[back]
@@ -275,13 +282,13 @@ class TunedNumbers(Backend):
 
 
 class TunedTables(TunedNumbers, StoredBackend):
-    """`TunedNumbers` of tables: asking for all answers at once is cheap."""
+    """`TunedNumbers` of tables: evaluating all cells at once is cheap."""
 
 
 def open_tuned(
     name: str, task: Task, open_one: Callable[[Task], Any], has_one: Callable[[Task], bool]
 ) -> TunedNumbers:
-    """Open the stored numbers of a task one of whose settings is tuned."""
+    """Open the stored numbers of a task with a tuned setting."""
     values = stored_values(name, task, has_one)
     parts = {value: open_one(at_value(task, value)) for value in values}
     first = next(iter(parts.values()), None)
@@ -306,7 +313,7 @@ def open_tuned(
 
 
 def stored_values(name: str, task: Task, has_one: Callable[[Task], bool]) -> list[float]:
-    """Return the values of the tuned setting, in its range, that have stored numbers; rising."""
+    """Return the sorted values of the tuned setting, in its range, that have stored numbers."""
     if len(task.tuned) != 1:
         return []
     [tuned] = task.tuned
@@ -323,9 +330,9 @@ def at_value(task: Task, value: float) -> Task:
 
 
 def _identities(suffix: str, task: str) -> Iterator[Identity]:
-    """Yield what the cards of a task say that they belong to; damaged ones are left out."""
+    """Yield the identities of the cards of a task; damaged cards are left out."""
     for card in filter(None, (find_stored(stem, suffix) for stem in list_names(suffix))):
-        # Whoever opens it says what is wrong.
+        # Opening a damaged card reports the error.
         with suppress(OSError, ValueError, TypeError):
             identity = Identity.from_card(read_json(card))
             if identity.task == task:

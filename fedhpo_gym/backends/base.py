@@ -1,4 +1,10 @@
-"""What answers queries, as columns, and what keeps courses running between steps."""
+"""The interfaces of backends: `Backend` evaluates queries, `Courses` trains in steps.
+
+Trial environments evaluate configurations through a `Backend`. Its `look_up` takes B queries as
+columns, one array per dimension, because tables and surrogates are fast only on whole batches.
+Round environments train N courses through a `Courses`, which can be stopped after any round, stored
+in a snapshot and restored. An answer to a query must have the same bits in every batch.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,35 +34,35 @@ from fedhpo_gym.stored.table import LACKS as LACKING
 from fedhpo_gym.tasks import Task
 
 Query = tuple[Mapping[str, object], Fidelity]
-"""A configuration and the fidelity it is asked at."""
+"""A configuration and the fidelity at which it is evaluated."""
 LACKS: Mapping[str, tuple[str, ...]] = {
     "clients": ("fairness",),
     "samples": ("flops",),
     "privacy": ("epsilon", "delta"),
 }
-"""What stored numbers may lack besides metrics -> words in the names of objectives that need it."""
+"""Parts that stored numbers may lack besides metrics -> words in names of objectives with them."""
 
 
 def one_validates(num_samples: NDArray[np.int64]) -> bool:
-    """Return whether of (..., clients, splits) samples one client alone has some to validate on."""
+    """Return whether only one client has validation samples, of (..., clients, splits) samples."""
     return bool((num_samples[..., SPLITS.index("val")] > 0).sum(axis=-1).max() < 2)
 
 
 OF_CLIENTS: Final = ("fairness_std", "fairness_jain")
-"""Objectives that compare clients: of one client they are constant."""
+"""Objectives that compare clients; with one client they are constant."""
 CheckedQuery = tuple[dict[str, Value], Fidelity]
-"""A query whose values are legal and built-in numbers."""
+"""A query whose values are legal and of built-in types."""
 
 
 class Backend(ABC):
-    """A source of numbers for one task, whose `look_up` answers columns of queries.
+    """A source of numbers for one task, whose `look_up` evaluates columns of queries.
 
     Attributes:
         name: name in `gym.make(..., backend=name)`.
         task: the task.
-        seeds: the seeds an answer holds, in order.
-        space: configurations it answers: a grid, or intervals.
-        fidelity_space: fidelities it answers.
+        seeds: the seeds of an evaluation, in order.
+        space: configurations that it can evaluate: a grid, or intervals.
+        fidelity_space: fidelities at which it can evaluate them.
     """
 
     name: ClassVar[str]
@@ -76,44 +82,44 @@ class Backend(ABC):
 
     @property
     def seed(self) -> int | None:
-        """The only seed it answers for, or None if it answers for all seeds of the task."""
+        """The only seed of its evaluations, or None if they hold all seeds of the task."""
         return None if self.seeds == self.task.seeds else self.seeds[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what opens it again: task and seed, not its data."""
+        """Pickle the arguments that open it again, the task and the seed, not its data."""
         return type(self), (self.task, self.seed)
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Digest of everything its numbers depend on, for run records."""
+        """Digest of everything that its numbers depend on, for run records."""
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples; an error where they are not known before a trial."""
+        """(seeds, clients, splits) samples; an error if they are unknown before the first trial."""
         raise InvalidArgumentError(
-            f"`backend` must have stored numbers, which say how many samples clients have, got "
+            f"`backend` must have stored numbers, which contain the sample counts of clients, got "
             f"{self.name!r}"
         )
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:
-        """Fingerprints that older records have of the same numbers."""
+        """Fingerprints of the same numbers in older records."""
         return ()
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """What is said of stored numbers; nothing where none answer."""
+        """The card of stored numbers; empty for backends that train."""
         return {}
 
     @property
     def lacks(self) -> Mapping[str, str]:
-        """What its numbers do not say, and why: a metric such as `test_f1`, or one of `LACKS`."""
+        """Missing parts of its numbers -> reasons: metrics (`test_f1`), or keys of `LACKS`."""
         reasons: Mapping[str, str] = self.card.get(LACKING, {})
         return reasons
 
     def why_refused(self, objective: str) -> str:
-        """Return why it does not answer an objective of the task's; "" where it does."""
+        """Return why it does not support an objective of the task; "" if it does."""
         entry = self.task.objectives.get(objective)
         if entry is None:
             return ""
@@ -124,29 +130,31 @@ class Backend(ABC):
             if name in self.lacks:
                 return self.lacks[name]
         if objective in OF_CLIENTS:
-            with suppress(InvalidArgumentError):  # some know no samples before a trial
+            with suppress(
+                InvalidArgumentError
+            ):  # some backends have no sample counts before a trial
                 if one_validates(self.num_samples):
                     return "one client alone is validated, so that it is constant"
         return ""
 
     def describe(self) -> dict[str, object]:
-        """Return what `reset` says of it besides name, fingerprint and seeds, as plain data."""
+        """Return what `reset` reports besides name, fingerprint and seeds, as plain data."""
         return {}
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what outlives an object, such as processes; it may be asked again."""
+    def close(self) -> None:  # noqa: B027 - most have nothing to release
+        """Release what outlives an object, such as processes; the backend stays usable."""
 
     def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
         """Return f(configuration, fidelity) for every seed, client, split and metric.
 
         Raises:
             InvalidArgumentError: a value is missing, unknown or out of range.
-            OffGridError: the backend answers a grid only, and this is not on it.
+            OffGridError: the backend has a grid only, and a value is not on it.
         """
         return self.evaluate_many([(configuration, fidelity)])[0]
 
     def evaluate_many(self, queries: Sequence[Query]) -> Evaluations:
-        """Return the answers to queries, checked as in `evaluate`; what trains, trains together."""
+        """Return the evaluations of queries, checked as in `evaluate`; training is batched."""
         checked: list[CheckedQuery] = []
         for configuration, fidelity in queries:
             legal = self.space.validate(configuration)
@@ -158,11 +166,11 @@ class Backend(ABC):
 
     @abstractmethod
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return the answers to B queries; each has the bits that it has alone.
+        """Return the evaluations of B queries; each has the same bits in any batch.
 
         Args:
             columns: (B,) legal values of every dimension of `space` and `fidelity_space`, by name;
-                no more is checked than what costs nothing.
+                the caller has checked them, and only cheap checks are repeated.
             reads: metrics of clients that are needed; others may be NaN.
 
         Raises:
@@ -170,32 +178,32 @@ class Backend(ABC):
         """
 
     def nearest(self, columns: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Return the (B,) legal values that it answers where others are asked for."""
+        """Return the nearest (B,) values that it can evaluate."""
         return columns
 
     def nearest_query(self, query: CheckedQuery) -> CheckedQuery:
-        """Return the query that it answers where another is asked, as `nearest` does."""
+        """Return the nearest query that it can evaluate, as `nearest` does for columns."""
         return query
 
     def cells(self, fixed: Mapping[str, Value]) -> PoolCells | None:
-        """Return what it answers at fixed fidelities, where that is not the whole of `space`."""
+        """Return the configurations it has at fixed fidelities; None if it has all of `space`."""
         del fixed
         return None
 
     def queries(self, columns: Mapping[str, NDArray[Any]]) -> list[CheckedQuery]:
-        """Return the queries of (B,) columns one by one, as those that train need them."""
+        """Return the queries of (B,) columns one by one, as backends that train need them."""
         fidelities = zip(*(columns[name].tolist() for name in FIDELITIES), strict=True)
         rows = zip(self.space.configurations_of(columns), fidelities, strict=True)
         return [(configuration, Fidelity(*fidelity)) for configuration, fidelity in rows]
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
-        """Return values of some fidelity dimensions as the legal numbers they equal."""
+        """Return validated values of some fidelity dimensions."""
         space = self.fidelity_space
         return {name: space[name].validate(value, "fidelity") for name, value in values.items()}
 
 
 class StoredBackend(Backend):
-    """A backend whose answers exist already: asking for all of them at once is cheap."""
+    """A backend whose numbers exist already, so that evaluating all of them at once is cheap."""
 
 
 Configuration = Mapping[str, Value]
@@ -206,7 +214,7 @@ Metrics = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class TrainingReport:
-    """What some rounds of N courses brought."""
+    """Results of some rounds of N courses."""
 
     metrics: Metrics  # (N, clients, splits, metrics) after the last round, of the last finite model
     diverged: NDArray[np.bool_]  # (N,) whether a course has left the finite numbers, now or before
@@ -217,17 +225,19 @@ class TrainingReport:
 
 @dataclass(frozen=True, eq=False)
 class CourseSnapshot:
-    """Where a course stands."""
+    """State of a course after a round."""
 
-    instance: int  # index of the instance it is on
-    state: object  # what the courses that made it need to continue; opaque to all others
-    move: object = None  # how the model moved last, where that is reported; opaque, too
+    instance: int  # index of the instance that it trains on
+    state: object  # needed to continue; opaque outside the class that made it
+    move: object = None  # last move of the model, where moves are reported; opaque as well
 
 
 class Courses(Protocol):
-    """N federated courses of one task, each on an instance, that take rounds together."""
+    """N federated courses of one task, each on an instance, that train the same rounds."""
 
-    name: ClassVar[str] = "raw"  # what trains them, as in `gymnasium.make(..., backend=name)`
+    name: ClassVar[str] = (
+        "raw"  # the backend that trains them, as in `gymnasium.make(..., backend=name)`
+    )
 
     @property
     def fingerprint(self) -> str:
@@ -235,19 +245,19 @@ class Courses(Protocol):
         return ""
 
     def describe(self) -> dict[str, object]:
-        """Return what `reset` says of what trains them, as plain data."""
+        """Return what `reset` reports of the backend, as plain data."""
         return {}
 
     def close(self) -> None:
-        """Give back what outlives an object, such as processes; courses can go on after it."""
+        """Release what outlives an object, such as processes; courses can continue after it."""
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(N, clients, splits) samples of the instances the courses are on."""
+        """(N, clients, splits) samples of the instances of the courses."""
 
     @property
     def most_samples(self) -> NDArray[np.int64]:
-        """(clients,) the most training samples a client has on any instance."""
+        """(clients,) largest number of training samples of a client over all instances."""
 
     def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
         """Put some courses at round 0 of other instances, or of the same ones."""
@@ -261,13 +271,13 @@ class Courses(Protocol):
         """Set the hyperparameters of all courses from here on."""
 
     def sampled(self, rounds: int) -> NDArray[np.bool_]:
-        """Return (N, clients): who will train in at least one of the next rounds."""
+        """Return (N, clients): whether a client will train in at least one of the next rounds."""
 
     def advance(self, rounds: int) -> TrainingReport:
         """Train all courses for some rounds and evaluate them after the last."""
 
     def snapshot(self, position: int) -> CourseSnapshot:
-        """Return where a course stands; it can be restored any number of times."""
+        """Return the state of a course; it can be restored any number of times."""
 
     def restore(self, position: int, snapshot: CourseSnapshot) -> None:
         """Go back to a snapshot of any course of the same task and instances."""

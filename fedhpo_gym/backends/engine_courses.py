@@ -1,4 +1,10 @@
-"""Courses kept running between steps: what round environments train, on the suite's own engine."""
+"""Courses of round environments, trained by the engine of this package.
+
+`open_courses("raw", ...)` creates `RunningCourses` for round environments. It wraps one
+`fl.engine.CourseBatch`, which trains all N courses together. It adds instances that differ in seed
+and alpha, snapshots of single courses, and the moves of the global model. A course refers to its
+data by the index of its instance, because two instances may share a seed.
+"""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -16,11 +22,11 @@ from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.tasks import Instance, Task
 
 Move = NDArray[np.float64]
-"""(parameters,) the way of a global model over some rounds."""
+"""(parameters,) difference of a global model after and before some rounds."""
 
 
 class RunningCourses(Courses):
-    """N courses of one task, each on an instance, that take rounds together."""
+    """N courses of one task, each on an instance, that train the same rounds as one batch."""
 
     def __init__(
         self,
@@ -36,8 +42,8 @@ class RunningCourses(Courses):
         report_moves: bool = False,
     ) -> None:
         self._task = task
-        # Two instances may share a seed and differ in alpha: a course asks for its data by the
-        # instance, and the federation holds the seed that everything is drawn from.
+        # Two instances may share a seed and differ in alpha: data are found by the index of the
+        # instance, and the federation holds the seed of all random streams.
         alone = {instance.alpha: task.variant(alpha=instance.alpha) for instance in instances}
         self._sources = [(alone[instance.alpha], instance.seed) for instance in instances]
         self._configuration = dict(configuration)
@@ -62,7 +68,7 @@ class RunningCourses(Courses):
         return {**state, "states": self._batch.snapshot(), "courses": self._batch.courses}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the batch again and go back to where it was."""
+        """Create the batch again and restore its state."""
         states, courses = state.pop("states"), state.pop("courses")
         self.__dict__.update(state)
         self._first = {}
@@ -97,7 +103,7 @@ class RunningCourses(Courses):
             courses[position] = self._fresh(index)
             self._num_samples[position] = self._federation(index).num_samples
         data = {index: self._federation(index) for index in set(self._where)}
-        self._batch.configure(courses, data)  # a course of another instance begins again
+        self._batch.configure(courses, data)  # this restarts a course whose instance changed
         self._batch.restart(stay)
 
     def first_metrics(self, positions: Sequence[int]) -> Metrics:
@@ -125,7 +131,7 @@ class RunningCourses(Courses):
         before = self._models() if self._report_moves else None
         curves = self._batch.advance(rounds, evaluated=[rounds])
         feedback = curves.feedback
-        assert feedback is not None  # noqa: S101 - our own batches observe
+        assert feedback is not None  # noqa: S101 - `_new_batch` sets `observe`
         return TrainingReport(
             metrics=curves.metrics[:, -1],
             diverged=curves.diverged_at > 0,
@@ -151,7 +157,7 @@ class RunningCourses(Courses):
         self._moves[position] = cast("Move | None", snapshot.move)
 
     def _models(self) -> list[Move]:
-        """Return what is trained of every course's global model, as one vector each."""
+        """Return the trainable parameters of every global model, one (parameters,) vector each."""
         fixed = self._model.buffers
         return [
             np.concatenate(
@@ -162,11 +168,11 @@ class RunningCourses(Courses):
         ]
 
     def _move_products(self, before: Sequence[Move]) -> NDArray[np.float64]:
-        """Return the products of the moves since `before` and the last ones; keep the former."""
+        """Return (N,) inner products of the moves since `before` and the previous moves."""
         products = np.zeros(len(before))
         for position, (old, new) in enumerate(zip(before, self._models(), strict=True)):
             move, last = new - old, self._moves[position]
-            # Not a BLAS product: its order of sums may depend on where the vectors lie.
+            # Not a BLAS product: its order of summation may depend on memory alignment.
             products[position] = 0.0 if last is None else (move * last).sum()
             self._moves[position] = move
         return np.where(np.isfinite(products), products, 0.0)

@@ -1,4 +1,9 @@
-"""A function of one's own: f(configuration, fidelity) -> metrics, whatever computes them."""
+"""The backend of a function of the user: f(configuration, fidelity) -> metrics.
+
+`fedhpo_gym.register_function` makes a `FunctionTask` of a function, and `make_backend` opens
+`FunctionBackend` for it. The function may train with any framework; the package only checks what it
+returns. Answers are cached, because the same query must have the same answer in every trial.
+"""
 
 import hashlib
 import inspect
@@ -30,9 +35,9 @@ from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import Rates, Rounds, fidelity_grid
 
 KEYS = tuple(f"{split}_{metric}" for split in SPLITS for metric in METRICS)
-"""What a function may tell, such as "val_loss"."""
+"""Metrics that a function may return, such as "val_loss"."""
 MOST_KEPT = 10_000
-"""Answers that are kept, so that the same question has the same answer."""
+"""Answers in the cache, so that the same query has the same answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +121,7 @@ class FunctionTask(Task):
 
 
 class FunctionBackend(Backend):
-    """Asks the function of a task, and keeps what it said."""
+    """Evaluates the function of a task, and caches its answers."""
 
     name = "function"
 
@@ -133,9 +138,9 @@ class FunctionBackend(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the source of the function and of what it is asked.
+        """Digest of the source of the function and of the spaces of its arguments.
 
-        What the function calls is not in it: raise `version` when that changes.
+        Functions that it calls are not included: raise `version` when they change.
         """
         task = self._own
         spaces = task.space.to_dict(), task.fidelity_space.to_dict()
@@ -146,11 +151,11 @@ class FunctionBackend(Backend):
     def lacks(self) -> Mapping[str, str]:
         function = self._own.citation
         reasons = {
-            key: f"the {function} does not tell {key}" for key in {*KEYS} - {*self._own.told}
+            key: f"the {function} does not return {key}" for key in {*KEYS} - {*self._own.told}
         }
-        reasons |= dict.fromkeys(("samples", "privacy"), f"the {function} does not tell")
+        reasons |= dict.fromkeys(("samples", "privacy"), f"the {function} does not return them")
         if not self._own.by_client:
-            reasons["clients"] = f"the {function} tells no metrics of clients"
+            reasons["clients"] = f"the {function} returns no metrics of clients"
         return reasons
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
@@ -158,10 +163,11 @@ class FunctionBackend(Backend):
 
     def _answer(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
         metrics = np.stack([self._told(configuration, fidelity, seed) for seed in self.seeds])
+        # `metrics` is (seeds, clients, splits, metrics).
         loss = metrics[:, :, SPLITS.index("val"), METRICS.index("loss")]
         diverged = np.asarray(~np.isfinite(loss).all(axis=1))
         worst = np.array([metric.worst for metric in self._own.metrics])
-        best = np.where(np.isfinite(metrics), metrics, worst)
+        best = np.where(np.isfinite(metrics), metrics, worst)  # a score needs finite values
         return Evaluation(
             best=best,
             current=best.copy(),
@@ -173,7 +179,7 @@ class FunctionBackend(Backend):
         )
 
     def _told(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> Floats:
-        """Return the (clients, splits, metrics) that the function tells; NaN where it does not."""
+        """Return the (clients, splits, metrics) of the function; NaN where it returns none."""
         key = (*configuration.items(), fidelity, seed)
         if key not in self._kept:
             if len(self._kept) >= MOST_KEPT:

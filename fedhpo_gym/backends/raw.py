@@ -1,4 +1,10 @@
-"""Real training with the suite's own engine."""
+"""The backend that trains configurations with the engine of this package.
+
+`make_backend("raw", task)` opens it for trial environments, and the builders use it to compute
+tables. The courses of a query, one per seed, train in one batch with those of the other queries,
+since a batch costs little more than a single course. Their states are cached: a later query with
+more rounds continues the course, and one with fewer rounds reads its learning curve.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +33,18 @@ from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
 
 MAX_KEPT = 32
-"""Configurations whose courses are kept."""
+"""Configurations whose courses are cached."""
 MAX_TOGETHER = 256
-"""Configurations in one batch: more would gain nothing, and their curves need memory."""
+"""Configurations in one batch: more are not faster, and their curves need memory."""
 MAX_NUMBERS = 2**25
-"""Parameters of the courses that train together, and of those that are kept: large models gain
-nothing by company, and a course's state is several times as large in memory."""
+"""Parameters of the courses in a batch, and of those in the cache. Large models gain nothing from
+batches, and the state of a course is several times as large as its parameters."""
 
 
 class Raw(Backend):
     """Trains the courses of configurations, one per seed, as one batch.
 
-    Courses are kept for a while: more rounds continue where one stopped, fewer are read off its
-    curve.
+    Courses are cached: more rounds continue a cached course, fewer are read off its curve.
     """
 
     name = "raw"
@@ -71,7 +76,7 @@ class Raw(Backend):
         return training.former_engines(self.task)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return the answers to B queries; queries that are asked together train together."""
+        """Return the evaluations of B queries; they train together."""
         parts = self._portions(self.queries(columns))
         return Evaluations.stack([answer for portion in parts for answer in self._answers(portion)])
 
@@ -90,8 +95,8 @@ class Raw(Backend):
             yield portion
 
     def _size(self, configuration: Mapping[str, Value]) -> int:
-        """Return the parameters of the courses of a configuration."""
-        models = 1 + 2 * self.task.num_clients if self.task.asynchronous else 1  # in flight
+        """Return the number of parameters of the courses of a configuration."""
+        models = 1 + 2 * self.task.num_clients if self.task.asynchronous else 1  # models in flight
         return len(self.seeds) * models * self.task.parameters_of(configuration)
 
     def _answers(self, queries: Sequence[tuple[Mapping[str, Value], Fidelity]]) -> list[Evaluation]:
@@ -115,7 +120,7 @@ class Raw(Backend):
         return answers
 
     def _forget(self) -> None:
-        """Keep the latest courses only: as many as there is room for, and at least one."""
+        """Keep only the latest courses: as many as the limits allow, and at least one."""
         used = 0
         for index, (key, courses) in enumerate(reversed(list(self._kept.items()))):
             used += courses.size
@@ -123,7 +128,7 @@ class Raw(Backend):
                 del self._kept[key]
 
     def _trained(self, requests: Mapping[_Key, _Request]) -> dict[_Key, _CachedCourses]:
-        """Return courses with the rounds wanted; those that stand alike train together."""
+        """Return courses with the requested rounds; those after the same round train together."""
         courses = {key: self._kept.get(key, self._untrained) for key in requests}
         waiting = [key for key, want in requests.items() if want.rounds > courses[key].rounds]
         while waiting:
@@ -140,7 +145,7 @@ class Raw(Backend):
     def _advanced(
         self, requests: Sequence[_Request], cached: Sequence[_CachedCourses], rounds: int
     ) -> list[_CachedCourses]:
-        """Train courses that have all taken the same number of rounds, up to another number."""
+        """Train courses that all have the same number of rounds up to `rounds`."""
         done = cached[0].rounds
         courses = [
             training.make_course(self.task, request.configuration, request.client_sample_rate, seed)
@@ -168,6 +173,7 @@ class Raw(Backend):
     @cached_property
     def _untrained(self) -> _CachedCourses:
         seeds, clients, splits = self._samples.shape
+        # (seeds, rounds, clients, splits, metrics) with no rounds yet
         metrics = np.empty((seeds, 0, clients, splits, len(METRICS)), dtype=np.float32)
         curves = Curves(metrics, np.empty(0, dtype=np.int64), np.zeros(seeds, dtype=np.int64))
         return _CachedCourses([None] * seeds, curves, 0, 0)
@@ -178,7 +184,7 @@ _Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class _Request:
-    """What is asked of the courses of a configuration."""
+    """The training that the courses of a configuration need."""
 
     configuration: Mapping[str, Value]
     client_sample_rate: float
@@ -187,7 +193,7 @@ class _Request:
 
 @dataclass(frozen=True, eq=False)
 class _CachedCourses:
-    """The courses of a configuration, one per seed, after some rounds; `size` parameters."""
+    """The courses of a configuration, one per seed, after some rounds, with `size` parameters."""
 
     states: Sequence[CourseState | None]
     curves: Curves

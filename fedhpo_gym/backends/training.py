@@ -1,4 +1,10 @@
-"""From a task to the engine: the federation, model and algorithm it names."""
+"""Translate a task for the training engine: its federation, model, algorithm and courses.
+
+The backends that train (`raw`, `engine_courses` and FederatedScope's), the builders and the command
+line call this module, so that a task means the same data and courses everywhere. `fingerprint`
+digests everything that trained numbers depend on; run records and stored data are checked against
+it. Federations are cached, because their partitions take longer to compute than a short course.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +35,7 @@ from fedhpo_gym.tasks import Task, job_clock
 from fedhpo_gym.tasks.federated import OWN_TASKS
 
 
-# Holds all train and test instances of a round environment.
+# The size covers all train and test instances of a round environment.
 @lru_cache(maxsize=256)
 def federation(
     dataset: str,
@@ -40,7 +46,10 @@ def federation(
     seed: int,
     fingerprint: str = "",
 ) -> Federation:
-    """Return the federation of a data set under one seed; `fingerprint` tells a user's apart."""
+    """Return the federation of a data set under one seed.
+
+    `fingerprint` is only part of the cache key: a user can register changed data under a name.
+    """
     del fingerprint
     data = load_dataset(dataset)
     return get_partition(partition)(data, seed, num_clients, alpha, preprocessing)
@@ -61,15 +70,14 @@ def task_federation(task: Task, seed: int) -> Federation:
     )
     if dataset_federation.num_clients != task.num_clients:
         raise DamagedDataError(
-            f"{task.dataset} has {dataset_federation.num_clients} users here, and {task.name} is "
-            f"about {task.num_clients}: `fedhpo-gym download {task.dataset}` says which data it "
-            "needs"
+            f"{task.dataset} has {dataset_federation.num_clients} users here, but {task.name} "
+            f"needs {task.num_clients}: `fedhpo-gym download {task.dataset}` describes the data"
         )
     return dataset_federation
 
 
 def task_label_frequencies(task: Task) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Return what label frequencies of training data reach: the mean over seeds, and by seed."""
+    """Return the metrics of label frequencies as predictions: the mean over seeds, and by seed."""
     per_client, squared = task.partition in OWN_TASKS, task.guess_loss is not None
     seeds = [
         label_frequencies(task_federation(task, seed), per_client, squared) for seed in task.seeds
@@ -91,9 +99,9 @@ def fingerprint(task: Task, version: int | None = None) -> str:
     """Return a digest of everything that numbers of really trained courses depend on."""
     version = engine_version(task) if version is None else version
     text = f"{data_fingerprint(task)} {task.table_name} engine {version}"
-    if task.asynchronous:  # the clock decides who trains on what
+    if task.asynchronous:  # the clock decides which model a client trains on
         text += f" {task.system!r}"
-    if task.dataset in REGISTERED or "own" in task.tags:  # nothing of it is sealed
+    if task.dataset in REGISTERED or "own" in task.tags:  # a user can change any of these
         spaces = task.space.to_dict(), task.fidelity_space.to_dict()
         text += f" {spaces!r} {task.partition} {task.num_clients}"
         text += " ".join(_source(get_model(model)) for model in task.models)
@@ -107,28 +115,28 @@ def _source(model: type[Model]) -> str:
 
 
 def former_engines(task: Task) -> dict[str, tuple[int, int]]:
-    """Return what earlier engines called the same courses: by name, their version and ours."""
+    """Return fingerprints of earlier engine versions -> (their version, the current version)."""
     now = engine_version(task)
     return {fingerprint(task, version): (version, now) for version in range(1, now)}
 
 
 def require_trainable(task: Task) -> None:
-    """Refuse a problem that only a function, or somebody's results, can answer."""
+    """Reject a problem without data, which only a function or imported results can evaluate."""
     if not task.has_data:
         raise InvalidArgumentError(
-            f"`task` must be one that can be trained, got {task.id}, which "
-            f"nothing but this answers: {task.citation}"
+            f"`task` must be one that can be trained, got {task.id}, whose numbers come only from: "
+            f"{task.citation}"
         )
 
 
 def engine_version(task: Task) -> int:
-    """Return a number that is raised whenever numbers of a task's courses change."""
+    """Return the engine version of a task; it is raised whenever numbers of its courses change."""
     require_trainable(task)
     return ENGINE_VERSION + sum(get_model(name).revision for name in task.models)
 
 
 def model_of(task: Task, configuration: Mapping[str, Value]) -> type[Model]:
-    """Return the model that a configuration trains: words, or numbers for categories."""
+    """Return the model of a configuration, whose categories may be names or numbers."""
     if len(task.models) == 1:
         return get_model(task.models[0])
     choice = configuration["model"]
@@ -142,7 +150,7 @@ def make_course(
     seed: int,
     num_samples: NDArray[np.int64] | None = None,
 ) -> Course:
-    """Return the course of a configuration, with what the task fixes; `num_samples` (clients,)."""
+    """Return the course of a configuration for a task; `num_samples` is (clients,)."""
     arguments = task, configuration, client_sample_rate, num_samples
     clock = (
         job_clock(*arguments) if task.asynchronous else None
@@ -152,7 +160,7 @@ def make_course(
 
 
 def require_device(task: Task, seed: int, device: str) -> None:
-    """Check, by putting one course there, that torch can use a device."""
+    """Check that torch can use a device, by creating one course there."""
     configuration = {d.name: d.decode(1.0) for d in task.space.dimensions}
     samples = task_federation(task, seed).num_samples[:, 0]
     try:
@@ -189,10 +197,10 @@ def make_batch(
 
 
 class MixedBatch:
-    """Batches of one model each that are asked as one."""
+    """Batches of one model each with the interface of one batch."""
 
     def __init__(self, batches: Sequence[tuple[Sequence[int], CourseBatch]]) -> None:
-        """Join batches, each with the positions that its courses have among all."""
+        """Join batches, each with the positions of its courses among all courses."""
         self._batches = [(np.array(positions), batch) for positions, batch in batches]
         self._count = sum(len(positions) for positions, _ in batches)
 
@@ -204,6 +212,7 @@ class MixedBatch:
     ) -> Curves:
         """Train every course for some more rounds."""
         curves = [batch.advance(rounds, progress, evaluated) for _, batch in self._batches]
+        # Metrics are (courses, rounds, clients, splits, metrics).
         metrics = np.empty((self._count, *curves[0].metrics.shape[1:]), np.float32)
         diverged_at = np.empty(self._count, np.int64)
         for (positions, _), part_curves in zip(self._batches, curves, strict=True):
@@ -222,16 +231,19 @@ class MixedBatch:
         return states
 
     def restore(self, snapshot: Sequence[CourseState | None]) -> None:
-        """Go back to a snapshot of this batch."""
+        """Restore a snapshot of this batch."""
         for positions, batch in self._batches:
             batch.restore([snapshot[position] for position in positions])
 
 
 def label_frequencies(federation: Federation, per_client: bool, squared: bool) -> dict[str, float]:
-    """Return loss and accuracy of label frequencies, each at least once in training data."""
-    counts = np.stack(list(_counts(federation, per_client)))
+    """Return loss and accuracy of the label frequencies of training data as predictions.
+
+    A label that is absent from training data counts once, so that its loss is finite.
+    """
+    counts = np.stack(list(_counts(federation, per_client)))  # (groups, splits, classes)
     train = counts[:, SPLITS.index("train")]
-    if squared:  # distances of classes from the mean one
+    if squared:  # squared distance of each class from the mean label
         labels = np.arange(federation.num_classes)
         mean = (train * labels).sum(axis=1, keepdims=True) / train.sum(axis=1, keepdims=True)
         losses = (labels - mean) ** 2
@@ -240,7 +252,9 @@ def label_frequencies(federation: Federation, per_client: bool, squared: bool) -
         counted = np.where(has_labels, np.maximum(train, 1), 0)
         shares = counted / counted.sum(axis=1, keepdims=True)
         losses = -np.log(np.where(has_labels, shares, 1.0))
-    hits = np.eye(federation.num_classes)[train.argmax(axis=-1)]
+    hits = np.eye(federation.num_classes)[
+        train.argmax(axis=-1)
+    ]  # (groups, classes), majority class
     results = {}
     for split in ("val", "test"):
         held_out = counts[:, SPLITS.index(split)]
@@ -250,7 +264,7 @@ def label_frequencies(federation: Federation, per_client: bool, squared: bool) -
 
 
 def _counts(federation: Federation, per_client: bool) -> Iterator[NDArray[np.int64]]:
-    """Yield (splits, classes) labels of every group of clients that shares a prediction."""
+    """Yield (splits, classes) label counts of every group of clients that shares a prediction."""
     clients = federation.clients
     for group in [[client] for client in clients] if per_client else [clients]:
         rows = [np.concatenate([client[s] for client in group]) for s in range(len(SPLITS))]

@@ -1,4 +1,11 @@
-"""Where tables are: embedded in the package, or built by the user."""
+"""Find and open stored data: tables, samples and surrogates, by name or by identity.
+
+Backends, the builders in `building/` and the command line open stored files through this module. A
+file is searched in the user's folder first and among the files embedded in the package second, so
+that a user's own table takes precedence. A card that is opened for an identity is checked against
+it, because a name is only the stem of a file. Messages about missing data name the command that
+makes it.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,11 +27,11 @@ from fedhpo_gym.tasks.results import ResultsTask
 R = TypeVar("R")
 ENV_VAR = "FEDHPO_GYM_TABLES"
 COST = ", which first says what that costs (`--sample N` trains N courses only, for a surrogate)"
-"""What a message adds to the command that builds a table: a whole grid can take years."""
+"""Appended to the command that builds a table in messages: a full grid can take years."""
 KEEP = " (`--keep` where it says that errors are not accepted)"
-"""What a message adds to the command that fits a surrogate: of some samples it refuses to."""
+"""Appended to the command that fits a surrogate in messages: some fits are rejected without it."""
 TRAIN = 'train: gymnasium.make(..., backend="raw")'
-"""How a message ends that says that there are no numbers."""
+"""Last part of the message about a table that is missing."""
 
 
 def table_folder() -> Path:
@@ -55,7 +62,11 @@ def find_stored(name: str, suffix: str) -> Path | None:
 
 
 def open_card(reader: Callable[..., R], name: str, suffix: str, how: str, *maker: str) -> R:
-    """Read what `find` returns, once as long as it is the same; where nothing is, say how."""
+    """Read the file that `find_stored` returns; the result is cached until the file changes.
+
+    Raises:
+        MissingDataError: no such file exists; `how` is the message.
+    """
     path = find_stored(name, suffix)
     if path is None:
         raise MissingDataError(how)
@@ -69,7 +80,7 @@ def _read(reader: Callable[..., R], file: "File") -> R:
 
 
 def list_names(suffix: str) -> tuple[str, ...]:
-    """Return the sorted names of all files `<name><suffix>` that `find` would return."""
+    """Return the sorted names of all files `<name><suffix>` that `find_stored` can return."""
     folders = (table_folder(), EMBEDDED_FOLDER)
     names = {
         path.name.removesuffix(suffix) for f in folders for path in matching_files(f, f"*{suffix}")
@@ -102,8 +113,8 @@ def open_table(identity: str | Identity) -> Table:
     """Open a table by the stem of its files, or by the identity that it must have.
 
     Raises:
-        MissingDataError: nobody has built it.
-        DamagedDataError: its card is damaged, or belongs to something else.
+        MissingDataError: the table has not been built.
+        DamagedDataError: its card is damaged, or belongs to another identity.
     """
     name, command = named(identity)[0], _command(identity)
     how = f"build it with `{command}`{COST}, or {TRAIN}"
@@ -116,16 +127,16 @@ def open_table(identity: str | Identity) -> Table:
 
 
 def is_imported(identity: str | Identity) -> bool:
-    """Return whether numbers were not computed here, so that nothing trains what they lack."""
+    """Return whether numbers were imported, so that missing ones cannot be trained."""
     return isinstance(identity, Identity) and "table" in dict(identity.options)
 
 
 def imported_card(identity: Identity) -> Mapping[str, Any] | None:
-    """Return the card of imported numbers; None where none is here, or where they were trained."""
+    """Return the card of imported numbers; None if it is absent or the numbers were trained."""
     paths = (find_stored(identity.name, suffix) for suffix in (".table.json", f"{SUFFIX}.json"))
     if is_imported(identity):
         for path in filter(None, paths):
-            with suppress(OSError, ValueError):  # whoever opens it says what is wrong
+            with suppress(OSError, ValueError):  # opening the file reports the error
                 card: Mapping[str, Any] = coerce("card", read_json(path), Mapping)
                 return card
     return None
@@ -134,8 +145,9 @@ def imported_card(identity: Identity) -> Mapping[str, Any] | None:
 def require_import(task: Task) -> None:
     """Check that imported numbers are those that the task file was written with.
 
-    A process that was ended between the two, or that imports while another one answers, leaves the
-    numbers of one import beside the task of another.
+    The numbers and the task file are written one after the other. A process that ends in between,
+    or that imports while another one reads, can pair the numbers of one import with the task of
+    another.
     """
     if not isinstance(task, ResultsTask) or not task.numbers_sha256:
         return
@@ -153,7 +165,7 @@ def _command(identity: str | Identity) -> str:
 
 
 def is_here(name: str) -> bool:
-    """Return whether this machine has the arrays of a table; a damaged one says so when asked."""
+    """Return whether this machine has the arrays of a table; true for a damaged one as well."""
     try:
         open_table(name).require_installed()
     except FedHPOError as error:
@@ -162,7 +174,7 @@ def is_here(name: str) -> bool:
 
 
 def is_installed(card: Path) -> bool:
-    """Return whether this machine has the arrays of a card; a damaged one says so when opened."""
+    """Return whether this machine has the arrays of a card; true for a damaged one as well."""
     try:
         return path_exists(arrays_path(card, read_json(card)))
     except (OSError, ValueError, TypeError, LookupError, FedHPOError):
@@ -170,7 +182,7 @@ def is_installed(card: Path) -> bool:
 
 
 def _instead(name: str) -> str:
-    """Return what a variant without a table can be answered from, as the start of a sentence."""
+    """Return which stored data can replace a missing table, as the start of a sentence."""
     if find_stored(name, ".surrogate.json") is not None:
         return 'use backend="surrogate", '
     if has_sample(name):
@@ -192,23 +204,23 @@ def open_sample(identity: str | Identity) -> Sample:
 
 
 def named(identity: str | Identity) -> tuple[str, str]:
-    """Return the stem of wanted files, and the arguments that make them: `ID` of a stem."""
+    """Return the stem of the files, and the arguments that make them (`ID` for a stem alone)."""
     return (identity, "ID") if isinstance(identity, str) else (identity.name, identity.arguments)
 
 
 def require_identity(stored: Identity, expected: str | Identity, command: str) -> None:
-    """Check that a card belongs to what was asked for."""
+    """Check that a card belongs to the identity that is opened."""
     if isinstance(expected, Identity) and stored != expected:
         raise DamagedDataError(
-            f"what is stored as {expected.name} belongs to `{stored.arguments}`, not to "
+            f"the file stored as {expected.name} belongs to `{stored.arguments}`, not to "
             f"`{expected.arguments}`; delete its card and run `{command}`"
         )
 
 
 @dataclass(frozen=True)
 class File:
-    """A card as it is now: one that was written anew is another file."""
+    """Cache key of a card: a card that is written again has another modification time."""
 
     path: Path  # where it is
     modified: int  # when it was written, in nanoseconds
-    maker: tuple[str, ...] = field(compare=False)  # what makes it, which messages say
+    maker: tuple[str, ...] = field(compare=False)  # command that makes it, for messages

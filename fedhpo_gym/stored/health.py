@@ -437,7 +437,7 @@ USUAL: Mapping[str, float] = {
     "w_clip": 1e9,
     "update_clip": 1.0,
 }
-"""What is set where nobody tunes, as near to it as the range comes: all else has its lowest value,
+"""Default values, clipped to the range of a space. Any other hyperparameter gets its lowest value,
 which switches it off. A bound on updates that are noised is the exception: it cannot be off."""
 
 

@@ -1,8 +1,9 @@
-"""Every answer on a stated lattice: of a table or a pool all, of a surrogate a grid and draws.
+"""Evaluate stored numbers on a lattice: all cells of a table or pool, points of a surrogate.
 
-Dimensions without a grid get `BINS` points; above `MAX_GRID` configurations, none is asked but the
-`DRAWS` in search of the optimum. A surrogate also answers between the points, but environments ask
-no others where the task names the values.
+The points of a surrogate are a grid and random draws. Dimensions without a grid get `BINS` points.
+Above `MAX_GRID` configurations, only the `DRAWS` of the search for the optimum are evaluated. A
+surrogate can also be evaluated between the points, but environments use only the points where the
+task lists the values.
 """
 
 import itertools

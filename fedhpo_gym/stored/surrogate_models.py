@@ -1,4 +1,12 @@
-"""A forest of regression trees in five arrays, evaluated with numpy alone."""
+"""Regression models of surrogates, evaluated with numpy alone and with reproducible bits.
+
+There are three: `Forest` (regression trees), `MultiHeadNetwork` (layers with one head per seed) and
+`ExactKernel` (a Matern kernel with fixed weights). `surrogate_curves`, `task_generator` and
+`meta_data` read them from stored arrays; `building/` fits them. The network and the kernel round
+every factor to a fixed grid (`on_grid`), so that each sum of products fits into the 53 bits of a
+float64. Such sums are exact in any order, so that predictions depend neither on the batch nor on
+the BLAS library.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,13 +22,15 @@ FOREST_ARRAYS = ("roots", "feature", "threshold", "children", "leaf", "values")
 
 INDICES = ("roots", "feature", "children", "leaf")
 TOGETHER = 1 << 14
-"""Ways down that are walked together: of few rows down all trees, of many down one."""
+"""Pairs of a row and a tree that are evaluated together; it bounds the memory of a batch."""
 
 
 class Forest:
-    """The mean over trees of the leaf that a row falls into, left up to a threshold.
+    """The mean over trees of the leaf of a row; a value up to the threshold goes left.
 
-    A leaf is its own child on both sides, so all rows take the same number of steps down all trees.
+    A leaf is its own child on both sides, so that all rows take the same number of steps in all
+    trees. Arrays: roots (trees,), feature, threshold and leaf (nodes,), children (nodes, 2), values
+    (leaves, outputs).
     """
 
     kind = "forest"
@@ -40,11 +50,11 @@ class Forest:
 
     @property
     def num_features(self) -> int:
-        """How many features a row must have, at least."""
+        """Smallest number of features of a row."""
         return int(self._feature.max()) + 1
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (..., n, outputs) for (..., n, features); every row is on its own."""
+        """Return (..., n, outputs) for (..., n, features); rows do not affect each other."""
         return self._predict(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], -1)
 
     def _predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -53,7 +63,9 @@ class Forest:
         total = np.zeros((len(rows), self._values.shape[1]), dtype=np.float64)
         trees = max(1, TOGETHER // max(1, len(rows)))
         for first in range(0, len(self._roots), trees):
-            node = np.repeat(self._roots[first : first + trees, None], len(rows), axis=1)
+            node = np.repeat(
+                self._roots[first : first + trees, None], len(rows), axis=1
+            )  # (trees, n)
             for _ in range(self._steps):
                 feature_values = flat.take(self._feature.take(node) + start)
                 node = sides.take(2 * node + (feature_values > self._threshold.take(node)))
@@ -62,7 +74,7 @@ class Forest:
         return (total / len(self._roots)).astype(np.float32)
 
     def _depth(self) -> int:
-        """Return the longest way from a root to a leaf; every node is met at most once."""
+        """Return the depth of the deepest tree; `_check` ensures that this ends."""
         level, steps = self._roots, 0
         while len(inner := level[self._leaf[level] < 0]):
             level, steps = self._children[inner].ravel(), steps + 1
@@ -84,8 +96,8 @@ class Forest:
         inner = self._leaf < 0
         if (self._children[~inner] != np.flatnonzero(~inner)[:, None]).any():
             raise InvalidArgumentError("a leaf of a forest must be its own child on both sides")
-        # What is reached over two ways at most once from anywhere holds no loop that a row can
-        # Where every node is reached over one way, no row runs in a loop and no level doubles.
+        # If every node has at most one parent, no path contains a loop and no level of `_depth`
+        # grows exponentially.
         reached = np.concatenate([self._roots, self._children[inner].ravel()])
         if np.bincount(reached).max() > 1:
             raise InvalidArgumentError(
@@ -96,7 +108,7 @@ class Forest:
     def from_nodes(
         cls, trees: Sequence[Mapping[str, NDArray[Any]]], dtype: type[np.floating] = np.float32
     ) -> Self:
-        """Build a forest from trees as scikit-learn lays them out."""
+        """Build a forest from trees in the layout of scikit-learn."""
         starts = np.cumsum([0, *(len(tree["feature"]) for tree in trees)])
         small = np.int16 if starts[-1] < 2**15 else np.int32
         is_leaf = np.concatenate([tree["left"] < 0 for tree in trees])
@@ -122,7 +134,7 @@ class Forest:
 
 
 def _round_down(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the largest float32 not above a threshold: float32 rows turn the same way."""
+    """Return the largest float32 not above a threshold: float32 rows then take the same branch."""
     rounded = threshold.astype(np.float32)
     below = np.nextafter(rounded, np.float32(-np.inf))
     return np.where(rounded > threshold, below, rounded)
@@ -146,7 +158,7 @@ Exact = NDArray[np.float64]
 def on_grid(
     values: NDArray[np.generic], bits: int, limit: float = math.inf, lowest: float = -math.inf
 ) -> Exact:
-    """Return the nearest multiples of 2^-bits, within [-limit, limit] and from `lowest` on."""
+    """Return the nearest multiples of 2^-bits, clipped to [max(-limit, lowest), limit]."""
     grid: Exact = np.multiply(values, 2.0**bits, dtype=np.float64)
     if limit < math.inf:
         low, high = max(-limit, lowest) * 2.0**bits, limit * 2.0**bits
@@ -162,7 +174,11 @@ MAX_ROW, MAX_WEIGHT, MAX_HIDDEN, MAX_WIDTH = 8.0, 8.0, 256.0, 256
 
 
 class MultiHeadNetwork:
-    """Linear layers with rectifiers between them; the last one differs between seeds."""
+    """Linear layers with rectifiers between them and one output layer (head) per seed.
+
+    Arrays: weight_i (inputs, outputs) and bias_i (outputs,) of the shared layers, heads (seeds,
+    hidden, outputs), head_bias (seeds, outputs). A row is features and a one-hot seed.
+    """
 
     kind = "heads"
 
@@ -196,18 +212,18 @@ class MultiHeadNetwork:
 
     @property
     def num_features(self) -> int:
-        """How many features a row must have."""
+        """Number of features of a row, with the one-hot seed."""
         return len(self._weights[0]) + len(self._heads)
 
     def predict(self, rows: NDArray[np.float32]) -> Exact:
-        """Return (groups, rows, outputs)."""
+        """Return (groups, rows, outputs); rows of a group differ in their seed only."""
         seeds = len(self._heads)
-        hidden = on_grid(rows[:, 0, :-seeds], ROW_BITS, MAX_ROW)
+        hidden = on_grid(rows[:, 0, :-seeds], ROW_BITS, MAX_ROW)  # (groups, features)
         for weight, bias in zip(self._weights, self._biases, strict=True):
             hidden = hidden @ weight
             hidden += bias
             hidden = on_grid(hidden, HIDDEN_BITS, MAX_HIDDEN, lowest=0.0)
-        seed_indices = rows[..., -seeds:].argmax(axis=-1)
+        seed_indices = rows[..., -seeds:].argmax(axis=-1)  # (groups, rows)
         first = seed_indices[0]
         if (seed_indices == first).all():  # every group has the same seeds: one product for all
             together = hidden @ np.concatenate(self._heads[first], axis=1)
@@ -228,11 +244,11 @@ MAX_POINTS, MAX_FEATURES = 2048, 64
 """Two rows have 23 bits each and 64 products add 6: 52 of 53. A kernel has 24 bits, a weight 18
 with its sign, and 2,048 products add 11: 53 of 53, the sign of a float64 aside."""
 CHUNK = 2048
-"""Rows whose kernels are held at once."""
+"""Rows whose kernels are in memory at the same time."""
 
 
 def matern(rows: NDArray[np.floating], points: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the (n, m) Matern kernel with smoothness 3/2 of stretched (n, c) rows and (m, c).
+    """Return the (n, m) Matern 3/2 kernel of stretched rows (n, c) and points (m, c).
 
     k = (1 + sqrt(3) r) exp(-sqrt(3) r) at distance r (Rasmussen and Williams, 2006, eq. 4.17).
     """
@@ -242,7 +258,10 @@ def matern(rows: NDArray[np.floating], points: NDArray[np.floating]) -> NDArray[
 
 
 class ExactKernel:
-    """Weights times the kernel between a row and every known point, in exact products."""
+    """The kernel between a row and every training point, times weights, in exact products.
+
+    Arrays: stretch (features,), points (points, features), weights (points, outputs).
+    """
 
     kind = "exact_kernel"
 
@@ -257,13 +276,13 @@ class ExactKernel:
             )
         self._points = on_grid(points, POINT_BITS, MAX_POINT)
         largest = np.abs(weights).max(axis=0)
-        # Every column has a power of two of its own, up to which its weights are whole numbers.
+        # Each output is scaled by a power of two, so that its weights lie in [-1, 1] on the grid.
         self._unit = 2.0 ** np.ceil(np.log2(np.maximum(largest, 1e-30)))
         self._weights = on_grid(weights / self._unit, KERNEL_WEIGHT_BITS, 1.0)
 
     @property
     def num_features(self) -> int:
-        """How many features a row must have."""
+        """Number of features of a row."""
         return len(self._stretch)
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:

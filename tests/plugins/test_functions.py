@@ -89,10 +89,10 @@ def test_its_numbers_are_those_of_the_function_and_what_it_lacks_is_refused() ->
             continue
         assert info["objectives"]["val_loss"] == pytest.approx(np.mean(told["val_loss"]))
         assert info["objectives"]["fairness_std"] == pytest.approx(np.std(told["val_accuracy"]))
-    with pytest.raises(InvalidArgumentError, match="does not tell val_f1"):
+    with pytest.raises(InvalidArgumentError, match="does not return val_f1"):
         gym.make("FedHPO-Flower-Bowl-v1", objectives=["val_loss", "val_f1"])
     register(by_client=False)
-    with pytest.raises(InvalidArgumentError, match="tells no metrics of clients"):
+    with pytest.raises(InvalidArgumentError, match="returns no metrics of clients"):
         gym.make("FedHPO-Flower-Bowl-v1", objectives=["val_loss", "fairness_std"])
 
 

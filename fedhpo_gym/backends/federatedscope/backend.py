@@ -1,4 +1,10 @@
-"""Real training with FederatedScope: a course in its process, and the backend that asks for it."""
+"""The backend that trains configurations with FederatedScope, in a separate process.
+
+`make_backend("federatedscope", task)` opens `FederatedScope` for trial environments; `courses` uses
+`RemoteCourse` for round environments. FederatedScope runs under its own interpreter, because it
+pins versions of its dependencies. It trains on the federation of this package, which is handed over
+as a file. Courses wait in the process between queries; their learning curves are stored here.
+"""
 
 import hashlib
 import json
@@ -52,21 +58,21 @@ Hear = Callable[[Message], None]
 
 @dataclass(frozen=True)
 class CourseRequest:
-    """What a course is, from its first round on."""
+    """All that defines a course, from its first round on."""
 
     task: Task
     configuration: Mapping[str, Value]  # hyperparameters that it starts with
     client_sample_rate: float  # likewise
-    seed: int  # of the federation, and FederatedScope's own
+    seed: int  # of the federation, and of FederatedScope
     rounds: int  # of the whole course
-    evaluated: Sequence[int] | None  # rounds that end with one; None: where it stands still
-    watched: bool = False  # whether it tells of every round who trained, and how
-    measured: bool = False  # whether this tells what local training did to the clients' own metrics
-    # entries by which FederatedScope loads data of its own; None for ours.
+    evaluated: Sequence[int] | None  # rounds that end with an evaluation; None: each stop
+    watched: bool = False  # whether every round reports which clients trained, and how
+    measured: bool = False  # whether this includes client metrics before and after local training
+    # Entries by which FederatedScope loads other data; None for the federation of this package.
     own_data: Mapping[str, Any] | None = None
 
     def message(self, course_number: int, peer: Peer) -> Message:
-        """Return the request of a course of this number."""
+        """Return the request that starts the course under a number."""
         layout = peer.versions.get("layout", "")
         configuration.require_layout(self.task, layout)
         own_data = self.own_data
@@ -90,7 +96,7 @@ class CourseRequest:
 
 
 class RemoteCourse:
-    """A course that stands still in FederatedScope's process between its rounds."""
+    """A course in FederatedScope's process, which waits there between calls."""
 
     def __init__(self, peer: Peer, request: CourseRequest, limit_s: float) -> None:
         self.rounds = 0  # that it has finished
@@ -100,11 +106,11 @@ class RemoteCourse:
 
     @property
     def alive(self) -> bool:
-        """Whether its process is still there."""
+        """Whether its process still runs."""
         return self._peer.alive
 
     def advance(self, rounds: int, hear: Hear, deadline: float | None = None) -> None:
-        """Train until so many rounds are finished."""
+        """Train until `rounds` rounds are finished; `hear` gets each message, in order."""
         request = {"do": "advance", "course": self._number, "rounds": rounds}
         remaining_s = self._limit_s if deadline is None else deadline - time.monotonic()
         stops = {rounds} if self._evaluated is None else {*self._evaluated}
@@ -130,7 +136,7 @@ class RemoteCourse:
         self.rounds = rounds
 
     def evaluate(self) -> object:
-        """Return what the model is like now, client by client."""
+        """Return the metrics of the current model, client by client, as JSON data."""
         return self._ask("evaluate")
 
     def configure(self, changes: Mapping[str, Any]) -> None:
@@ -138,7 +144,7 @@ class RemoteCourse:
         self._ask("configure", **changes)
 
     def cohorts(self, rounds: int) -> object:
-        """Return who will train in each of the next rounds."""
+        """Return the clients that will train in each of the next rounds, as JSON data."""
         return self._ask("cohorts", rounds=rounds)
 
     def drop(self) -> None:
@@ -153,7 +159,7 @@ class RemoteCourse:
 
 
 class Curve:
-    """The learning curve of a course, as it is heard."""
+    """The learning curve of a course, filled from its messages."""
 
     def __init__(self, num_samples: NDArray[np.integer]) -> None:
         self.rounds: list[int] = []  # after which the model was evaluated
@@ -162,14 +168,14 @@ class Curve:
         self.num_samples = num_samples  # (clients, splits), the samples behind each metric
 
     def hear(self, message: Message) -> None:
-        """Take in what was said of a round; other messages are not for a curve."""
+        """Read the metrics of a message; messages without metrics are ignored."""
         if "round" not in message:
             return
         metrics = configuration.client_metrics(message.get("clients"), self.num_samples)
         self.take(configuration.whole(message, "round"), metrics)
 
     def take(self, finished: int, metrics: Metrics) -> None:
-        """Add the metrics after a round; from the first that are not finite on, none count."""
+        """Add the metrics after a round, unless these or earlier ones are not finite."""
         if self.diverged_at or not configuration.is_finite(metrics):
             self.diverged_at = self.diverged_at or finished
             return
@@ -177,17 +183,17 @@ class Curve:
         self.metrics.append(metrics)
 
     def at(self, rounds: Sequence[int]) -> Metrics:
-        """Return (rounds, clients, splits, metrics): the last finite ones where it diverged."""
+        """Return (rounds, clients, splits, metrics); after divergence, the last finite metrics."""
         index = np.searchsorted(self.rounds, rounds, "right") - 1
         return np.stack([self.metrics[i] for i in index.tolist()])
 
 
 def hear_nothing(_message: Message) -> None:
-    """Hear nothing, as of what is trained again and was heard before."""
+    """Ignore messages, as of rounds that are trained again."""
 
 
 def hand_over(task: Task, seed: int, folder: Path) -> Path:
-    """Write the federation of a task under one seed into a folder, unless it is there."""
+    """Write the federation of a task under one seed into a folder, unless the file exists."""
     path = folder / f"{task.table_name}-{task.alpha:g}-{task.preprocessing}-seed{seed}.npz"
     if not path.exists():
         arrays = arrays_of(task_federation(task, seed))
@@ -200,7 +206,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def arrays_of(federation: Federation) -> Arrays:
-    """Return the samples of every client, numbered from 1, by split; or one graph per client."""
+    """Return the samples of each client by split, or one graph per client; clients count from 1."""
     arrays: Arrays = {"num_clients": np.array(federation.num_clients)}
     if isinstance(federation, GraphFederation):
         for client, splits in enumerate(federation.clients):
@@ -215,11 +221,11 @@ def arrays_of(federation: Federation) -> Arrays:
 
 
 def network_inputs(features: Features) -> NDArray[np.float32]:
-    """Return samples as a network reads them: normalised images with channels first."""
+    """Return samples as input of a network: images are normalised, with channels first."""
     values = np.asarray(features)
     if values.dtype != np.uint8:
         return values.astype(np.float32)
-    images = values[:, None] if values.ndim == 3 else values.transpose(0, 3, 1, 2)
+    images = values[:, None] if values.ndim == 3 else values.transpose(0, 3, 1, 2)  # (n, c, h, w)
     pixels = images.astype(np.float32) / np.float32(255.0)
     return np.ascontiguousarray((pixels - np.float32(MEAN)) / np.float32(STD))
 
@@ -231,8 +237,8 @@ def graph_arrays(
     edges: NDArray[np.int64],
     splits: Sequence[NDArray[np.int64]],
 ) -> Arrays:
-    """Return the arrays of a part of the graph, under a number, with `nodes` (n,)."""
-    ends = np.searchsorted(nodes, edges)
+    """Return the arrays of a part of the graph: `nodes` (n,) in rising order, `edges` (2, m)."""
+    ends = np.searchsorted(nodes, edges)  # (2, m) positions in `nodes`
     arrays: Arrays = {
         f"x_{part_number}": np.asarray(federation.features[nodes], dtype=np.float32),
         f"y_{part_number}": federation.labels[nodes],
@@ -244,22 +250,22 @@ def graph_arrays(
 
 
 REVISION = 1
-"""Raised when numbers change that this bridge, and not FederatedScope, decides."""
+"""Raised when this bridge, not FederatedScope, changes the numbers."""
 LIMIT_S = 3600.0
 """Real seconds that one course may take for the rounds of one query."""
 MAX_LIVE = 32
-"""Courses that stand still in FederatedScope's process, to go on where they stand."""
+"""Courses that wait in FederatedScope's process, to be continued."""
 MAX_NUMBERS = 2**27
 """Parameters of all models of these courses."""
 MAX_CURVES = 2**26
-"""Numbers of the curves that are kept, whatever becomes of their courses."""
+"""Numbers in all stored curves, with or without a course that waits."""
 
 Key = tuple[object, ...]
 
 
 @dataclass
 class _CachedCourse:
-    """What is known of a course: its curve, and the course itself while it stands still."""
+    """The curve of a course, and the course itself while it waits in the process."""
 
     request: CourseRequest
     curve: Curve
@@ -267,17 +273,17 @@ class _CachedCourse:
     rounds: int
 
     def end(self) -> None:
-        """Let the course go; what was heard of it stays."""
+        """End the course; its curve stays."""
         if self.course is not None:
             self.course.drop()
             self.course = None
 
 
 class FederatedScope(Backend):
-    """Trains courses with FederatedScope, in an interpreter of its own, on our very federation.
+    """Trains courses with FederatedScope, in a separate interpreter, on the same federation.
 
-    Fewer rounds are read off a course's curve, and more continue where it stands; it starts over
-    where its process had to end, or room was needed.
+    Fewer rounds are read off the curve of a course, and more rounds continue it. A course starts
+    again if its process ended, or if it was dropped because of `MAX_LIVE` or `MAX_NUMBERS`.
     """
 
     name = "federatedscope"
@@ -327,7 +333,7 @@ class FederatedScope(Backend):
         return described(self._lease.peer())
 
     def close(self) -> None:
-        """Give the process back; it ends with the last environment that uses it."""
+        """Release the process; it ends with the last environment that uses it."""
         for cached in self._kept.values():
             cached.end()
         self._lease.close()
@@ -340,14 +346,14 @@ class FederatedScope(Backend):
         rounds = [r for r in self.task.evaluated_rounds if r <= fidelity.round]
         metrics = np.stack([cached.curve.at(rounds) for cached in trained])
         diverged = np.array([cached.curve.diverged_at for cached in trained], dtype=np.int64)
-        assert self._samples is not None  # noqa: S101 - a course that has trained told them
+        assert self._samples is not None  # noqa: S101 - `_new` sets them
         arrays = (metrics, np.array(rounds), diverged)
         return evaluation_from_curves(*arrays, self._samples.copy(), self.seeds, fidelity)
 
     def _trained(
         self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
     ) -> _CachedCourse:
-        """Return what is known of a course once it has taken the rounds asked for."""
+        """Return a course after it has trained the requested rounds."""
         key: Key = (*configuration.values(), fidelity.client_sample_rate, seed)
         cached = self._kept.get(key)
         stands = cached is not None and cached.course is not None and cached.course.alive
@@ -357,7 +363,7 @@ class FederatedScope(Backend):
             cached = self._kept[key] = self._new(configuration, fidelity, seed)
         self._kept.move_to_end(key)
         if cached.rounds < fidelity.round and not cached.curve.diverged_at:
-            assert cached.course is not None  # noqa: S101 - it goes on
+            assert cached.course is not None  # noqa: S101 - it continues
             self._train(cached, cached.course, fidelity.round, seed)
             if cached.curve.diverged_at:
                 self._take_first(cached)
@@ -376,11 +382,11 @@ class FederatedScope(Backend):
                 if "trained" in message:
                     bar.update(whole(message, "trained") - bar.n)
 
-            # It stands still on its way, so that one that diverges ends there.
+            # Training stops at every evaluated round, so that a course that diverges ends early.
             for stop in [r for r in self.task.evaluated_rounds if cached.rounds < r <= rounds]:
                 course.advance(stop, hear, deadline)
                 cached.rounds = stop
-                if cached.curve.diverged_at:  # what follows counts for nothing
+                if cached.curve.diverged_at:  # later rounds are not used
                     break
 
     def _new(
@@ -402,7 +408,7 @@ class FederatedScope(Backend):
         return _CachedCourse(request, Curve(self._samples[self.seeds.index(seed)]), course, 0)
 
     def _take_first(self, cached: _CachedCourse) -> None:
-        """End a course that diverged; its last finite model may be the one that it began with."""
+        """End a course that diverged; without a finite round, its curve is the untrained model."""
         cached.end()
         if cached.curve.rounds:
             return
@@ -413,7 +419,7 @@ class FederatedScope(Backend):
         cached.curve.metrics.append(metrics)
 
     def _forget(self, configuration: Mapping[str, Value]) -> None:
-        """Let the courses go that there is no room for, the oldest first, and then their curves."""
+        """End courses above the limits, oldest first, and then drop their curves."""
         models = 2 if self.task.algorithm != "fedopt" else 1 + self.task.num_clients
         size = models * self.task.parameters_of(configuration)
         most = max(1, min(MAX_LIVE, MAX_NUMBERS // size))
@@ -428,7 +434,7 @@ class FederatedScope(Backend):
 
 
 def described(peer: Peer) -> dict[str, object]:
-    """Return version, interpreter and working folder of a process, as `info` says them."""
+    """Return version, interpreter and working folder of a process, as in `info`."""
     where = peer.installation
     return {
         "federatedscope": {

@@ -1,4 +1,10 @@
-"""What FederatedScope's configuration says of a course, in both of its layouts of keys."""
+"""Translate tasks into FederatedScope's configuration, and its messages into arrays.
+
+`backend` and `courses` call `course_entries` before training and the parsers after it. Versions of
+FederatedScope name their configuration keys in two layouts, `CURRENT` and `FIRST` (version 0.1), so
+that every table of keys has one entry per layout. Messages come from another process. The parsers
+therefore check every value and raise `WorkerLostError` instead of passing on wrong numbers.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,14 +24,14 @@ Entries = dict[str, Any]
 CURRENT, FIRST = "current", "v0.1"
 
 ALGORITHMS = ("fedavg", "fedopt", "fedprox")
-"""Algorithms of ours that FederatedScope has with the same meaning."""
+"""Algorithms that FederatedScope implements with the same meaning."""
 MODELS = ("LR", "MLP", "CNN", "GNN")
 IMAGES_WIDTH, DIGITS_WIDTH, GRAPH_WIDTH = 128, 2048, 64
 """Hidden units of the networks of the paper (Appendix D)."""
 CLIPPED_NORM = 5.0
-"""Where gradients of the convolutional network are cut, as in the benchmark's scripts."""
+"""Norm to which gradients of the CNN are clipped, as in the scripts of the benchmark."""
 
-# Our name of what local training reads -> FederatedScope's key, by layout.
+# Hyperparameters of local training -> FederatedScope's keys, by layout.
 LOCAL: Mapping[str, Mapping[str, str]] = {
     CURRENT: {
         "learning_rate": "train.optimizer.lr",
@@ -57,16 +63,17 @@ SERVER: Mapping[str, Mapping[str, str]] = {
 
 
 def require_supported(task: Task) -> None:
-    """Refuse what FederatedScope cannot train as the task asks for it."""
+    """Reject a task that FederatedScope cannot train as it is defined."""
     if reason := unsupported(task):
-        raise InvalidArgumentError(f'backend="federatedscope" cannot answer {task.id}: {reason}')
+        raise InvalidArgumentError(f'backend="federatedscope" does not support {task.id}: {reason}')
 
 
 def unsupported(task: Task) -> str:
-    """Return why FederatedScope cannot train a task, or nothing where it can."""
+    """Return why FederatedScope cannot train a task; "" if it can."""
     if task.model not in MODELS:
         return (
-            f"the bridge knows the models {', '.join(MODELS)} of FederatedScope, not {task.model}; "
+            f"the bridge supports the models {', '.join(MODELS)} of FederatedScope, not "
+            f"{task.model}; "
             'train it with backend="raw"'
         )
     if task.algorithm not in ALGORITHMS:
@@ -77,16 +84,16 @@ def unsupported(task: Task) -> str:
     if task.precision != "float32":
         return f"FederatedScope computes in float32, not in {task.precision}"
     if task.tuned:
-        return "`tune` needs settings of algorithms that the bridge does not know"
+        return "`tune` needs settings of algorithms that the bridge does not support"
     supported = {*LOCAL[CURRENT], *SERVER[CURRENT], "mu"}
     names = {*task.all_settings, *(base_name(name) for name in task.space.names)}
     if unknown := sorted(names & {"momentum", "rate_decay", "clip_norm"} - supported):
-        return f"the bridge does not know the settings {', '.join(unknown)}"
+        return f"the bridge does not support the settings {', '.join(unknown)}"
     return ""
 
 
 def require_layout(task: Task, layout: str) -> None:
-    """Refuse what a version of FederatedScope cannot do."""
+    """Reject a version of FederatedScope that cannot train a task."""
     if layout not in LOCAL:
         raise InvalidArgumentError(
             f"`source` must be FederatedScope 0.1 or newer, got a layout of keys {layout!r}"
@@ -106,7 +113,7 @@ def course_entries(
     layout: str,
     rounds: int | None = None,
 ) -> Entries:
-    """Return the entries of a course's configuration, by dotted key."""
+    """Return the configuration entries of a course, by dotted key."""
     values = {**task.all_settings, **configuration}
     shares = task.algorithm != "fedopt"  # as in the scripts of the benchmark
     common = {
@@ -142,7 +149,7 @@ def cohort_size(task: Task, client_sample_rate: float) -> int:
 
 
 def local_entries(values: Mapping[str, Value], layout: str) -> Entries:
-    """Return what local training reads of some hyperparameters."""
+    """Return the entries of local training for some hyperparameters."""
     keys = LOCAL[layout]
     integers = ("step_size", "batch_size")
     entries: Entries = {}
@@ -153,7 +160,7 @@ def local_entries(values: Mapping[str, Value], layout: str) -> Entries:
 
 
 def server_values(values: Mapping[str, Value]) -> dict[str, float]:
-    """Return, of some hyperparameters, those of the server's optimizer by torch's names."""
+    """Return the hyperparameters of the server's optimizer, under torch's names."""
     names = {"server_learning_rate": "lr", "server_momentum": "momentum"}
     return {ours: float(values[name]) for name, ours in names.items() if name in values}
 
@@ -197,22 +204,22 @@ def _algorithm_entries(task: Task, values: Mapping[str, Value], layout: str) -> 
 
 
 NAMES: Mapping[str, str] = {"loss": "avg_loss", "accuracy": "acc", "f1": "f1"}
-"""Our metrics -> FederatedScope's, which begin with the split."""
+"""Metrics -> their names in FederatedScope, where they follow the split."""
 SLACK = 1e-6
-"""How far above 1 a mean of shares may be by rounding."""
+"""Excess over 1 that rounding may cause in a mean of shares."""
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "loss": (0.0, math.inf),
     "accuracy": (0.0, 1.0 + SLACK),
     "f1": (0.0, 1.0 + SLACK),
 }
-"""What each metric lies between: no loss of the tasks is below zero."""
+"""Bounds of each metric: losses of the tasks are not negative."""
 MOST_SAMPLES = 2**53
 MAX_NORM = 1e30
-"""The largest norm of an update that is told, as by our engine."""
+"""Cap of the reported norm of an update, as in the engine of this package."""
 
 
 def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
-    """Return (clients, splits, metrics) said after a round, 0 without samples."""
+    """Return (clients, splits, metrics) of a message after a round, 0 without samples."""
     metrics = np.zeros((len(num_samples), len(SPLITS), len(METRICS)), dtype=np.float32)
     for client, entry in enumerate(_by_client(clients, len(num_samples))):
         for at, split in enumerate(SPLITS):
@@ -224,7 +231,7 @@ def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray
 
 
 def first_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
-    """Return `client_metrics` of a model that nobody has trained: all are finite."""
+    """Return `client_metrics` of an untrained model, which must be finite."""
     metrics = client_metrics(clients, num_samples)
     if not is_finite(metrics):
         raise unreadable("clients", "must have finite metrics before the first round")
@@ -232,14 +239,14 @@ def first_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[
 
 
 def sample_counts(clients: object, num_clients: int) -> NDArray[np.int64]:
-    """Return (clients, splits) numbers of samples that FederatedScope counts."""
+    """Return (clients, splits) sample counts of FederatedScope."""
     by_client = _by_client(clients, num_clients)
     counts = [[_count(entry, f"{split}_total") for split in SPLITS] for entry in by_client]
     return np.array(counts, dtype=np.int64)
 
 
 def _by_client(clients: object, num_clients: int) -> list[Mapping[str, Any]]:
-    """Return what is said of each client, in their order."""
+    """Return the entry of each client, in order."""
     entries = _mapping("clients", clients)
     if set(entries) != {str(client) for client in range(1, num_clients + 1)}:
         raise unreadable(
@@ -251,7 +258,7 @@ def _by_client(clients: object, num_clients: int) -> list[Mapping[str, Any]]:
 def client_updates(
     message: Mapping[str, Any], num_clients: int
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the clients that trained in a round, from 0 on, and what is said of each."""
+    """Yield the clients that trained in a round, counted from 0, and their entries."""
     numbers = {str(client + 1): client for client in range(num_clients)}
     for name, entry in _mapping("clients", message.get("clients")).items():
         if name not in numbers:
@@ -260,7 +267,7 @@ def client_updates(
 
 
 def parse_cohorts(answer: object, rounds: int, num_clients: int) -> list[list[int]]:
-    """Return the clients, from 0 on, that will train in each of some rounds."""
+    """Return the clients, counted from 0, that will train in each of some rounds."""
     clients = range(1, num_clients + 1)
     each: list[Any] = answer if isinstance(answer, list) else [None]
     if len(each) != rounds or not all(
@@ -277,18 +284,18 @@ def parse_cohorts(answer: object, rounds: int, num_clients: int) -> list[list[in
 
 
 def bounded_norm(entry: Mapping[str, Any]) -> float:
-    """Return the norm of an update as a report holds it: finite, as those of our engine are."""
+    """Return the norm of an update for a report, made finite as in the engine of this package."""
     norm = bounded_value(entry, "norm", 0.0)
     return min(norm, MAX_NORM) if norm == norm else 0.0
 
 
 def is_finite(metrics: NDArray[np.floating]) -> bool:
-    """Return whether a course is still among the finite numbers."""
+    """Return whether all metrics are finite, that is, whether the course has not diverged."""
     return bool(np.isfinite(metrics).all())
 
 
 def whole(message: Mapping[str, Any], name: str) -> int:
-    """Return a whole number of a message."""
+    """Return an integer of a message."""
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
         raise unreadable(name, f"must be a whole number, got {short_repr(value)}")
@@ -298,9 +305,9 @@ def whole(message: Mapping[str, Any], name: str) -> int:
 def bounded_value(
     entry: Mapping[str, Any], name: str, low: float = -math.inf, high: float = math.inf
 ) -> float:
-    """Return a number from `low` to `high`; NaN is one, where a course left the finite numbers."""
+    """Return a number from `low` to `high`, or NaN, which a course that diverged sends."""
     value = entry.get(name)
-    real = value if isinstance(value, float) else as_number(value)  # NaN is a number here
+    real = value if isinstance(value, float) else as_number(value)  # `as_number` rejects NaN
     if real is None:
         raise unreadable(name, f"must be a number, got {short_repr(value)}")
     if real < low or real > high:
@@ -311,7 +318,7 @@ def bounded_value(
 
 
 def _count(entry: Mapping[str, Any], name: str) -> int:
-    """Return a number of samples; FederatedScope may write it as a float."""
+    """Return a sample count; FederatedScope may write it as a float."""
     count = bounded_value(entry, name, 0, MOST_SAMPLES) if name in entry else 0
     if count != count or count % 1:
         raise unreadable(name, f"must be a whole number, got {short_repr(count)}")
@@ -325,5 +332,5 @@ def _mapping(name: str, value: object) -> Mapping[str, Any]:
 
 
 def unreadable(name: str, rule: str) -> WorkerLostError:
-    """Build (not raise) the error for something that breaks a rule."""
-    return WorkerLostError(f"FederatedScope said something unreadable: `{name}` {rule}")
+    """Return (not raise) the error for a value that breaks a rule."""
+    return WorkerLostError(f"FederatedScope sent an unreadable message: `{name}` {rule}")

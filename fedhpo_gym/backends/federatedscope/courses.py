@@ -1,4 +1,11 @@
-"""Courses of FederatedScope kept running between steps: what round environments train."""
+"""Courses of round environments, trained by FederatedScope.
+
+`open_courses("federatedscope", ...)` creates `FederatedScopeCourses` for round environments.
+FederatedScope cannot save the state of a course. A snapshot is therefore the list of steps that led
+to it, each a configuration and a number of rounds, and restoring it trains these steps again unless
+the remote course already stands at a prefix of them. Training is deterministic, so that the result
+is the same.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -46,7 +53,7 @@ from fedhpo_gym.tasks import Instance, Task
 
 @dataclass(frozen=True)
 class _Step:
-    """Some rounds under some hyperparameters."""
+    """Some rounds with fixed hyperparameters."""
 
     configuration: Mapping[str, Value]
     client_sample_rate: float
@@ -55,11 +62,11 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """Where a course stands: all that it did, from which it can be trained again."""
+    """State of a course: its steps, from which it can be trained again."""
 
-    steps: tuple[_Step, ...] = ()  # what it did
+    steps: tuple[_Step, ...] = ()  # all training so far
     metrics: Metrics | None = None  # (clients, splits, metrics) of its last finite model
-    diverged: bool = False  # whether it has left the finite numbers
+    diverged: bool = False  # whether metrics became non-finite
 
     @property
     def rounds(self) -> int:
@@ -68,7 +75,7 @@ class _State:
 
 @dataclass
 class _Course:
-    """A course, and the remote one that has done some of its steps."""
+    """A course, and the remote course that has done the first `done` of its steps."""
 
     instance: int
     next: _Step
@@ -83,9 +90,9 @@ class _Course:
 
 
 class FederatedScopeCourses(Courses):
-    """N courses of one task, each on an instance, that take their rounds one after the other.
+    """N courses of one task, each on an instance, that train one after the other.
 
-    FederatedScope cannot store where a course stands: snapshots and pickles hold what it did.
+    FederatedScope cannot save the state of a course: snapshots and pickles hold its steps.
     """
 
     name: ClassVar[str] = "federatedscope"
@@ -108,8 +115,8 @@ class FederatedScopeCourses(Courses):
         require_supported(task)
         if report_moves:
             raise InvalidArgumentError(
-                "`report_moves` must be False where FederatedScope trains, got True: it does not "
-                'tell how its models move; use backend="raw"'
+                "`report_moves` must be False for FederatedScope, got True: it does not report the "
+                'moves of models; use backend="raw"'
             )
         self._task, self._instances = task, tuple(instances)
         self._horizon, self._measured = horizon, local_metrics
@@ -134,7 +141,7 @@ class FederatedScopeCourses(Courses):
         return {**state, "_courses": courses}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take up what was pickled; a process is started when one is needed."""
+        """Restore the pickled state; a process is started when one is needed."""
         self.__dict__.update(state)
         self._first, self._lease = {}, ProcessHandle(self._where)
 
@@ -205,7 +212,7 @@ class FederatedScopeCourses(Courses):
         metrics = []
         for position, course in enumerate(self._courses):
             self._advance_course(course, rounds, feedback, position)
-            if course.state.metrics is None:  # it diverged before it ever was finite
+            if course.state.metrics is None:  # no round was finite
                 initial = self.first_metrics([position])[0]
                 course.state = replace(course.state, metrics=initial)
             metrics.append(course.state.metrics)
@@ -237,7 +244,7 @@ class FederatedScopeCourses(Courses):
     def _advance_course(
         self, course: _Course, rounds: int, feedback: ClientFeedback, row: int
     ) -> None:
-        """Train a course and write a row of the feedback; a diverged course stays as it is."""
+        """Train a course and write its row of the feedback; a diverged course does not change."""
         if course.state.diverged:
             return
         samples, state = self._samples(course.instance), course.state
@@ -252,7 +259,7 @@ class FederatedScopeCourses(Courses):
             course.end()
 
     def _remote(self, course: _Course) -> RemoteCourse:
-        """Return the remote course, where the course stands: trained again if need be."""
+        """Return the remote course after all steps of the course; it trains missing ones again."""
         if course.remote is None or not course.remote.alive:
             course.remote, course.done = None, 0
             instance = self._instances[course.instance]
@@ -281,7 +288,7 @@ class FederatedScopeCourses(Courses):
         remote.advance(done + step.rounds, hear)
 
     def _changes(self, step: _Step) -> dict[str, Any]:
-        """Return what to change for a step: of all clients, of single ones, of the server."""
+        """Return the changes of a step for all clients, for single clients and for the server."""
         shared, by_client = split_clients(step.configuration)
         return {
             "entries": self._client_entries(shared),
@@ -293,7 +300,7 @@ class FederatedScopeCourses(Courses):
 
     def _client_entries(self, values: Mapping[str, Value]) -> dict[str, Any]:
         entries = local_entries(values, CURRENT)
-        if "mu" in values:  # in the middle of a course: FedProx's wrapper has copied `fedprox.mu`
+        if "mu" in values:  # FedProx's wrapper has copied `fedprox.mu` at the start
             entries["regularizer.mu"] = float(values["mu"])
         return entries
 
@@ -322,10 +329,10 @@ class CourseListener:
         """Write into a row of the feedback, with (clients, splits) samples.
 
         Args:
-            feedback: that of all courses.
+            feedback: feedback of all courses.
             row: position of the course.
             finished_rounds: rounds that the course had finished before.
-            num_samples: of each client and split.
+            num_samples: (clients, splits) samples.
             measured: whether clients measure the model before and after training it.
         """
         self.metrics: Metrics | None = None
@@ -334,7 +341,7 @@ class CourseListener:
         self._measured = {"before": feedback.before, "after": feedback.after} if measured else {}
 
     def read(self, message: Message) -> None:
-        """Write what a message says of a round."""
+        """Write the contents of a message about a round into the feedback."""
         if "round" in message:
             self.metrics = client_metrics(message.get("clients"), self._samples)
         if "trained" not in message:

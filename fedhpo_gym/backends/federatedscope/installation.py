@@ -1,4 +1,10 @@
-"""Where FederatedScope is: its source tree, and an interpreter with what it needs."""
+"""Find or install FederatedScope: its source tree, and an interpreter with its dependencies.
+
+`fedhpo-gym federatedscope install` calls `install`, which makes a virtual environment with fixed
+versions; the backend and the courses call `find_installation`. The environment is separate from
+that of this package, because FederatedScope pins versions of its dependencies. Its source tree is
+used as it is and never changed.
+"""
 
 import json
 import os
@@ -22,9 +28,9 @@ from fedhpo_gym.tasks import Task
 VARIABLE = "FEDHPO_GYM_FEDERATEDSCOPE"
 """Environment variable: the folder that `fedhpo-gym federatedscope install` made."""
 RUNNER = "federatedscope/core/fed_runner.py"
-"""What every version has and courses are run by."""
+"""File that every version of FederatedScope has."""
 CARD = "installation.json"
-"""File in that folder that says where source and interpreter are."""
+"""File in that folder with the paths of source and interpreter."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Installation:
     interpreter: Path  # Python that has its dependencies
 
     def check(self) -> "Installation":
-        """Return the installation, with absolute paths, if both are there."""
+        """Return the installation with absolute paths, or raise if one of them is missing."""
         if not (self.source / RUNNER).is_file():
             raise InvalidArgumentError(
                 f"`source` must be FederatedScope's source tree, with {RUNNER} in it, got "
@@ -44,15 +50,15 @@ class Installation:
         if not (self.interpreter.is_file() and os.access(self.interpreter, os.X_OK)):
             raise InvalidArgumentError(
                 "`interpreter` must be a Python program that has FederatedScope's dependencies, "
-                f"got {str(self.interpreter)!r}, which is none; `fedhpo-gym federatedscope install "
-                "DIR` makes one"
+                f"got {str(self.interpreter)!r}, which cannot be run; `fedhpo-gym federatedscope "
+                "install DIR` makes one"
             )
-        # Not resolved: what a virtual environment has is decided by the link's own place.
+        # Not resolved: Python finds its virtual environment by the folder of the link.
         return Installation(self.source.absolute(), self.interpreter.absolute())
 
 
 def find_installation(source: str | None = None, interpreter: str | None = None) -> Installation:
-    """Return the installation that arguments name, else the one that the environment names."""
+    """Return the installation of the arguments, else that of the environment variable."""
     if source is not None:
         if interpreter is None:
             raise InvalidArgumentError(
@@ -74,7 +80,7 @@ def find_installation(source: str | None = None, interpreter: str | None = None)
 
 
 def read_card(folder: Path) -> Installation:
-    """Return what `fedhpo-gym federatedscope install` made in a folder."""
+    """Return the installation that `fedhpo-gym federatedscope install` made in a folder."""
     try:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
         return Installation(Path(card["source"]), Path(card["interpreter"]))
@@ -86,22 +92,22 @@ def read_card(folder: Path) -> Installation:
 
 
 PYTHON = (3, 11)
-"""The oldest Python that the versions below have."""
+"""Oldest Python that the versions below support."""
 NEEDED_MB = 1500
-"""What they take on the disk with the CPU build of torch; its GPU builds take five times as much.
-Their downloads are a third of it."""
+"""Disk space in MB with the CPU build of torch; its GPU builds take five times as much. Downloads
+are a third of it."""
 
 DIRECT, BEHIND = (
     Path(__file__).with_name(name).read_text(encoding="utf-8").split()
     for name in ("direct.txt", "behind.txt")
 )
-"""What FederatedScope imports for the courses of this package. It states older versions itself,
-which newer Pythons lack; these were tried with its versions 0.1 (a653102) and 0.3 (480b67d). Behind
-is what those need in turn; torch's GPU builds bring more."""
+"""Requirements that FederatedScope imports for the courses of this package, and their requirements.
+FederatedScope pins older versions, which newer Pythons do not support; these versions were tested
+with FederatedScope 0.1 (a653102) and 0.3 (480b67d). GPU builds of torch need more packages."""
 
 
 def describe_requirements(folder: Path, source: Path) -> str:
-    """Say what an installation needs and does, before it is made."""
+    """Return the text that describes an installation before it is made."""
     Installation(source, Path(sys.executable)).check()
     names = ", ".join(word.partition("==")[0] for word in DIRECT)
     return (
@@ -115,7 +121,7 @@ def describe_requirements(folder: Path, source: Path) -> str:
 
 
 def install(folder: Path, source: Path, say: Callable[[str], None]) -> Installation:
-    """Make the environment in a new or empty folder; a failure leaves none, and no card."""
+    """Make the environment in a new or empty folder; after a failure, it is removed again."""
     source = Installation(source, Path(sys.executable)).check().source
     _require_room(folder)
     environment = folder.absolute() / "environment"
@@ -169,7 +175,7 @@ def _run(command: Iterable[str]) -> None:
 
 
 def why_not(task: Task) -> str:
-    """Return why FederatedScope cannot answer a task here, or nothing; it starts nothing."""
+    """Return why FederatedScope cannot train a task here, or ""; no process is started."""
     if reason := unsupported(task.variant(precision="float32")):  # as environments train it
         return reason
     if not os.environ.get(VARIABLE):

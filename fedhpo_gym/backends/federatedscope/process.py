@@ -1,4 +1,11 @@
-"""The process that runs FederatedScope, and the conversation with it."""
+"""The process that runs FederatedScope, and the protocol of its messages.
+
+`backend` and `courses` get a `Peer` from a `ProcessHandle`; all handles of one installation share
+one process, because its start takes seconds. A request is a JSON line on its standard input. The
+answers are JSON lines on its standard output, with the numbers of the request and of the line, so
+that a lost, doubled or late line is noticed. An error of the protocol ends the process group and
+keeps the folder with the log.
+"""
 
 import atexit
 import fcntl
@@ -30,22 +37,22 @@ from fedhpo_gym.core.errors import (
 
 PROGRAM = Path(__file__).with_name("peer") / "__main__.py"
 STARTING, START_S = "starting", 180.0
-"""Real seconds that its imports may take; they take 3 to 10 on a quiet machine."""
+"""Limit of the imports in real seconds; they take 3 to 10 s on an idle machine."""
 LONGEST = 2**26
-"""Bytes of a line that may come; a round of 3,550 clients takes 4 MB."""
+"""Largest length of a line in bytes; a round of 3,550 clients takes 4 MB."""
 DEEPEST = 8
-"""Objects and lists in each other that a line may hold; metrics before a round take four."""
+"""Largest depth of nested objects and lists in a line; metrics before a round have four."""
 SHOWN = 1500
-"""Characters of the log that a message shows."""
+"""Characters of the log in an error message."""
 
 Message = dict[str, Any]
 
 
 class Peer:
-    """A process with FederatedScope in a group of its own; whatever goes wrong ends the group.
+    """A process with FederatedScope in its own process group; any protocol error ends the group.
 
-    Its folder is deleted when the process is closed, and kept when something failed. Where this
-    process is killed, the next one that starts FederatedScope deletes it.
+    Its folder is deleted when the process is closed, and kept after a failure. If the parent
+    process is killed, the next process that starts FederatedScope deletes the folder.
     """
 
     def __init__(self, installation: Installation) -> None:
@@ -69,7 +76,7 @@ class Peer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked: in this process, and still running."""
+        """Whether it still runs and belongs to this process, not to a parent before a fork."""
         process = self._process
         ours = self._owner == os.getpid() and not self._closed
         return ours and process is not None and process.poll() is None
@@ -77,7 +84,7 @@ class Peer:
     def ask(
         self, request: Mapping[str, Any], limit_s: float, hear: Callable[[Message], None]
     ) -> Any:
-        """Send a request and return its answer."""
+        """Send a request and return its answer; `hear` gets the messages that precede it."""
         deadline, what = time.monotonic() + limit_s, str(request.get("do"))
         try:
             self._asked += 1
@@ -90,14 +97,14 @@ class Peer:
                 hear(message)
         except PeerError:
             self._failed = True
-            self._working.keep()  # it is worth a look
+            self._working.keep()  # for debugging
             raise
-        except BaseException:  # an interrupt, too: nobody would hear the rest of the answer
+        except BaseException:  # an interrupt as well: the rest of the answer would stay unread
             self._fail(kept=True)
             raise
 
     def close(self) -> None:
-        """End the process and all it started; delete its folder unless something failed."""
+        """End the process and its children; delete its folder unless something failed."""
         self._fail(kept=self._failed)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -189,7 +196,7 @@ class Peer:
                 if remaining_s <= 0 or not selector.select(remaining_s):
                     advice = "" if what == STARTING else "raise `time_limit_s`, or "
                     raise WorkerTimeoutError(
-                        f"FederatedScope took longer than it may ({what}) and was ended; {advice}"
+                        f"FederatedScope exceeded its time limit ({what}) and was ended; {advice}"
                         f"see its log in {self.folder}, which is kept"
                     )
                 read = os.read(process.stdout.fileno(), 1 << 16)
@@ -204,7 +211,9 @@ class Peer:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._closed or self._owner != os.getpid():
-            raise WorkerLostError("FederatedScope's process is not there any more; ask again")
+            raise WorkerLostError(
+                "FederatedScope's process has ended; call again to start a new one"
+            )
         return self._process
 
     def _ended(self) -> WorkerLostError:
@@ -218,7 +227,7 @@ class Peer:
 
     def _no_answer(self, reason: str) -> WorkerLostError:
         return WorkerLostError(
-            f"FederatedScope's process said what is no answer: {reason}. It was ended; see its log "
+            f"FederatedScope's process sent what is no answer: {reason}. It was ended; see its log "
             f"in {self.folder}, which is kept. Is `interpreter` a plain Python?"
         )
 
@@ -249,7 +258,7 @@ class Peer:
 
 
 def _depth(value: Any) -> int:
-    """Return how many objects and lists lie in each other, at most one above `DEEPEST`."""
+    """Return the depth of nested objects and lists, at most one above `DEEPEST`."""
     depth, level = 0, [value]
     while level and depth <= DEEPEST:
         held = [item.values() if isinstance(item, dict) else item for item in level]
@@ -260,29 +269,29 @@ def _depth(value: Any) -> int:
 
 PREFIX = "fedhpo-federatedscope-"
 OWNED = "owned"
-"""Name of the file whose lock says that a folder is in use."""
+"""Name of the file that is locked while a folder is in use."""
 
 
 class WorkingFolder:
-    """A new temporary folder."""
+    """A new temporary folder, with a lock that marks it as in use."""
 
     def __init__(self) -> None:
         remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock_path = self.path / f"{OWNED}.part"
         self._lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with suppress(OSError):  # without locks here, a folder that is left behind stays
+        with suppress(OSError):  # without file locks, abandoned folders are not deleted
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock_path.rename(self.path / OWNED)
 
     def keep(self) -> None:
-        """Leave it to whoever looks into it."""
+        """Keep the folder for debugging: `remove_abandoned` deletes only folders with the file."""
         with suppress(OSError):
             (self.path / OWNED).unlink(missing_ok=True)
         self._release()
 
     def remove(self) -> None:
-        """Delete it with all that is in it."""
+        """Delete the folder with its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._release()
 
@@ -293,7 +302,7 @@ class WorkingFolder:
 
 
 def remove_abandoned() -> None:
-    """Delete the folders of this user whose processes are gone; several may do so side by side."""
+    """Delete the folders of this user whose processes have ended; safe in concurrent processes."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             if path.lstat().st_uid == os.getuid():
@@ -316,7 +325,7 @@ _keeping = 0
 
 
 class ProcessHandle:
-    """The right to ask an installation's process; the last lease that ends closes it."""
+    """A share in the process of an installation; closing the last handle ends the process."""
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
@@ -324,7 +333,7 @@ class ProcessHandle:
         self._peer: Peer | None = None
 
     def peer(self) -> Peer:
-        """Return the process; a new one where the last one has ended."""
+        """Return the process; a new one if the last one has ended."""
         with _lock:
             if self._peer is not None and self._peer.alive:
                 return self._peer
@@ -338,7 +347,7 @@ class ProcessHandle:
             return peer
 
     def close(self) -> None:
-        """Give the process back; `peer` takes one again."""
+        """Release the process; `peer` acquires it again."""
         if self._end is not None:
             self._end()
         self._end = self._peer = None
@@ -360,7 +369,7 @@ def shared_processes() -> Iterator[None]:
 
 
 def next_number() -> int:
-    """Return a number that no course of this process has had."""
+    """Return a new course number, unique in this process."""
     return next(_numbers)
 
 
@@ -380,7 +389,7 @@ def _close_unused(peer: Peer) -> None:
 
 
 def close_all() -> None:
-    """End every process; `Lease.peer` starts new ones."""
+    """End every process; `ProcessHandle.peer` starts new ones."""
     with _lock:
         for peer in list(_shared.values()):
             peer.close()

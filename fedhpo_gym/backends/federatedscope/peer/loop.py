@@ -1,4 +1,10 @@
-"""Answering requests, one after the other, until there are no more."""
+"""The loop of the process that runs FederatedScope: it answers requests until its input ends.
+
+`peer/__main__` calls `serve` under FederatedScope's interpreter; `process.Peer` is the other end.
+The module may import only the standard library and what FederatedScope itself needs, and it must
+run on the oldest Python that FederatedScope supports. Standard output carries the protocol, so that
+`Channel` redirects whatever FederatedScope prints to standard error.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +28,12 @@ from fedhpo_gym.backends.federatedscope.peer.course import PeerCourse
 
 
 def serve() -> None:
-    """Say hello with the versions, then answer."""
+    """Send the versions, then answer requests one after the other."""
     wire = Channel()
     try:
         versions = prepare_course()
         desk = Worker(wire)
-    except Exception as error:  # noqa: BLE001 - whoever asks shows it
+    except Exception as error:  # noqa: BLE001 - the parent process raises it
         wire.say(error=_words(error), trace=traceback.format_exc())
         return
     wire.say(hello=versions)
@@ -39,7 +45,7 @@ def serve() -> None:
 
 
 class Worker:
-    """The courses that stand still, and what is asked of them."""
+    """The courses of this process, and the requests that they answer."""
 
     def __init__(self, wire: Channel) -> None:
         self._wire = wire
@@ -47,7 +53,7 @@ class Worker:
         self._courses: dict[int, PeerCourse] = {}
 
     def do(self, request: dict[str, Any]) -> Any:
-        """Do what is asked and return the answer."""
+        """Execute a request and return the answer."""
         course_number, what = request["course"], request["do"]
         if what == "start":
             folder = Path.cwd()
@@ -74,7 +80,7 @@ def _words(error: BaseException) -> str:
 
 
 def stand_in(name: str, **attributes: Any) -> None:
-    """Put a module where FederatedScope imports one that these courses never use."""
+    """Insert an empty module for one that FederatedScope imports but these courses never use."""
     if name in sys.modules or _exists(name):
         return
     module = types.ModuleType(name)
@@ -90,7 +96,7 @@ def _exists(name: str) -> bool:
 
 
 def prepare_course() -> dict[str, str]:
-    """Import what courses need, and return the versions."""
+    """Import the modules that courses need, and return the versions."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)
     stand_in("torchvision", datasets=types.ModuleType("torchvision.datasets"))
@@ -109,11 +115,11 @@ def prepare_course() -> dict[str, str]:
 
 
 LOOK_S = 1.0
-"""Seconds after which it is seen that the process that asks is gone."""
+"""Seconds between checks whether the parent process still runs."""
 
 
 class Channel:
-    """The connection to the process that asks; its end ends this process and all it started."""
+    """The connection to the parent process; when it closes, this process and its children end."""
 
     def __init__(self) -> None:
         sys.stdout.flush()
@@ -125,14 +131,14 @@ class Channel:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, **answer: Any) -> None:
-        """Send a line that belongs to the request that is being answered."""
+        """Send a line that belongs to the current request."""
         numbers = {"request": self._request, "line": self._lines}
         self._lines += 1
         self._out.write(json.dumps({**numbers, **answer}) + "\n")
         self._out.flush()
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """Yield what is asked."""
+        """Yield requests in order."""
         while True:
             request = self._requests.get()
             if request is None:
@@ -155,7 +161,7 @@ class Channel:
 
 
 def _end() -> None:
-    """End this process and its children, which share its group, whatever they are doing."""
+    """End this process and its children, which share its process group, at once."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
@@ -163,11 +169,11 @@ def _end() -> None:
 
 SPLITS = ("train", "val", "test")
 KIND = "fedhpo_gym"
-"""`data.type` of a federation that is handed over."""
+"""`data.type` of a federation of this package."""
 
 
 class Federations:
-    """The federations that were handed over, by the file they came in."""
+    """The federations that were handed over, by the path of their file."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
@@ -175,7 +181,7 @@ class Federations:
         importlib.import_module("federatedscope.register").register_data(KIND, self._load)
 
     def use(self, path: str | None) -> None:
-        """Take a federation for the courses that start from here on."""
+        """Select the federation of the courses that start from now on."""
         numpy = importlib.import_module("numpy")
         if path is not None and path not in self._known:
             with numpy.load(path, allow_pickle=False) as archive:
@@ -183,7 +189,7 @@ class Federations:
         self._current = None if path is None else self._known[path]
 
     def _load(self, config: Any, _of_clients: Any = None) -> tuple[dict[int, Any], Any] | None:
-        """Return the data of every client, as FederatedScope asks for it."""
+        """Return the data of every client; FederatedScope calls it as a registered loader."""
         data = self._current
         if config.data.type != KIND or data is None:
             return None
