@@ -20,6 +20,11 @@ MADE = DOCS / "made"
 sys.path.insert(0, str(DOCS / "site"))
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, in guides
 logging.getLogger("traitlets").setLevel(logging.ERROR)
+# Kernels of guides warn about their transport; nobody else uses these settings.
+os.environ["IPYTHONDIR"] = str(DOCS.parent / "build" / "ipython")
+profile = DOCS.parent / "build" / "ipython" / "profile_default"
+profile.mkdir(parents=True, exist_ok=True)
+(profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 'ERROR'\n")
 
 project = "fedhpo_gym"
 author = "The fedhpo_gym contributors"
