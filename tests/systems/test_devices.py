@@ -233,7 +233,7 @@ def test_work_decides_time(compute: Any, asked: int) -> None:
 def test_what_nobody_knows_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="`compute` must be 'constant' or 'epochs'"):
         ALIKE.cost(planned(minibatch_steps=None))
-    with pytest.raises(InvalidArgumentError, match="`work` must say `num_clients`"):
+    with pytest.raises(InvalidArgumentError, match="`work` must have `num_clients`"):
         ALIKE.cost(Work(100, 1, 1, 1.0, minibatch_steps=1.0))
 
 
