@@ -309,7 +309,7 @@ def test_a_round_always_has_a_report(model: DeviceModel) -> None:
         ({"download_compression": 0}, "`download_compression` must be in"),
         ({"samples_per_client": 1.5}, "`samples_per_client` must be an integer"),
         ({"devices": "fedscale"}, "`devices_path` must name a file"),
-        ({"devices_path": "x.json"}, "`devices_path` must name a file for .*none where"),
+        ({"devices_path": "x.json"}, "`devices_path` must name a file for .*be empty where"),
         ({"availability": "flash"}, "`availability_path` must name a file"),
         ({"availability_path": "x.json"}, "`availability_path` must name a file"),
         (

@@ -1,9 +1,10 @@
 """The truth of a trial environment: optimum and regret from stored numbers, hidden from agents.
 
-`TrialEnv.truth`, regret curves and wrappers call `truth_of`. On a table or pool, all cells are
-evaluated, so that the optimum is exact. A surrogate has a continuous space: its grid and random
-draws are evaluated, and a local search continues from the best of them. Searches take seconds, so
-that results are cached in memory and on disk under everything that they depend on.
+`TrialEnv.truth` and `TrialEnv.full_truth` call `truth_of`; regret is measured with its result. On a
+table or pool, all cells are evaluated, so that the optimum is exact. A surrogate has a continuous
+space: its grid and random draws are evaluated, and a local search continues from the best of them.
+Searches take seconds, so that results are cached in memory and on disk under everything that they
+depend on.
 """
 
 from collections import OrderedDict

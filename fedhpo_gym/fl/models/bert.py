@@ -1,10 +1,9 @@
 """BERT-Tiny, a sentence classifier of two transformer layers (Turc et al., 2019).
 
 `get_model("BERT")` loads it for the tasks whose data are sentences. Parameters have the names of
-the published checkpoint, whose weights are its start. The forward pass is written out instead of
-taken from a library, because one course trains millions of parameters in place. Only autograd
-computes the gradients, except for word embeddings: their gradient touches only the words of a
-minibatch.
+the published checkpoint, whose weights are its start. Items take their steps one after the other,
+because one course has millions of parameters. Autograd computes the gradients; that of the word
+embeddings is zero except for the words of a minibatch, and only these rows are updated by it.
 """
 
 from __future__ import annotations
