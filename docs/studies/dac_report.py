@@ -226,10 +226,10 @@ def write_report(study: Any, results: Results, out: Path) -> None:
         *optimum_lines(found),
     ]
     if matrix := transfer_table(found):
-        lines += ["**Transfer: evolved in (row), played in (column)**\n", matrix]
+        lines += ["**Transfer: trained on (row), evaluated on (column)**\n", matrix]
     lines += ["**Processor seconds of a policy**\n", *costs(found), ""]
     if why := reasons(found):
-        lines += ["**Who could not take part**\n", *why, ""]
+        lines += ["**Agents that do not support a problem**\n", *why, ""]
     (out / "report.md").write_text("\n".join(map(_filled, lines)), encoding="utf-8")
     draw(found, out)
 

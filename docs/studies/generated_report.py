@@ -347,10 +347,10 @@ def report(found: Mapping[str, Found]) -> str:
     parts = []
     for space, own in found.items():
         if tasks := own["tasks"]:
-            parts += [f"## {space}: what tasks are like\n", statistics_table(tasks)]
+            parts += [f"## {space}: statistics of tasks\n", statistics_table(tasks)]
             parts += [pairs_table(tasks), classifier_table(tasks)]
         if tuning := own["tuning"]:
-            parts += [f"## {space}: who tunes best\n", tuning_tables(tuning)]
+            parts += [f"## {space}: ranks of agents\n", tuning_tables(tuning)]
     return "\n".join(parts)
 
 

@@ -91,7 +91,7 @@ def test_so_does_that_of_a_missing_surrogate() -> None:
 @pytest.mark.parametrize("wrapper", [TabularBackend, SurrogateBackend, RawBackend])
 def test_the_wrappers_say_when_they_come_too_late(wrapper: type) -> None:
     words = " ".join((wrapper.__base__.__doc__ or "").split())
-    assert "too late where an id has no stored numbers: to open it, `gymnasium.make`" in words
+    assert "cannot help where an id has no stored numbers: `gymnasium.make` itself" in words
 
 
 def test_an_id_of_the_package_answers_by_itself() -> None:

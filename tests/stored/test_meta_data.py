@@ -104,4 +104,4 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(DamagedDataError, match="meta-data LR"):
         _ = MetaData(tmp_path / path.name).arrays
     with pytest.raises(MissingDataError, match="same command again"):
-        meta_data._read(tmp_path / "nothing.npz")
+        meta_data._read_task(tmp_path / "nothing.npz")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.candidates import _gradients, train_network
+from fedhpo_gym.building.candidates import _loss_gradients, train_network
 from fedhpo_gym.building.surrogate_data import PreparedRows
 from fedhpo_gym.core.archive import DIGEST_ENTRY, card_digest
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
@@ -196,7 +196,7 @@ def test_a_gradient_is_the_slope_of_the_loss() -> None:
         size = np.abs(found @ basis - curves) * known
         return float(np.where(size < 1, size**2 / 2, size - 0.5).sum() / len(inputs))
 
-    found: list[Any] = _gradients(parameters, inputs, seed, (curves, known), basis)  # type: ignore[arg-type]
+    found: list[Any] = _loss_gradients(parameters, inputs, seed, (curves, known), basis)  # type: ignore[arg-type]
     for parameter, gradient in zip(parameters, found, strict=True):
         for index in np.ndindex(parameter.shape):
             kept = parameter[index]

@@ -78,7 +78,7 @@ def test_figures_are_those_of_the_objectives_themselves() -> None:
     source = open_source("GNN-CiteSeer-nbafl")
     rows = source.rows(10**6, np.random.default_rng(0))
     ends = rows.outputs[:, -1]
-    truth = verdicts._values(rows.final, rows, source)
+    truth = verdicts._compute_objectives(rows.final, rows, source)
     names = [*verdicts.JUDGED]
     # By hand, as it is stored: the worst client, and the spread of clients, of the first course.
     accuracies = source.stored.values("best", "val", "accuracy")[0, -1]
@@ -86,10 +86,10 @@ def test_figures_are_those_of_the_objectives_themselves() -> None:
     assert truth[0, names.index("fairness_std")] == pytest.approx(accuracies.std(), abs=1e-6)
     assert truth[:, names.index("val_loss")] == pytest.approx(ends[:, 1], abs=1e-5)
     ranking = np.zeros(len(rows), np.int64)
-    moved = verdicts._held(truth[:, 0], truth[:, 0] - 0.25, ranking)
+    moved = verdicts._held_out_errors(truth[:, 0], truth[:, 0] - 0.25, ranking)
     assert (moved.bias, moved.mae, moved.kendall_tau) == (-0.25, 0.25, 1.0)
     assert moved.spread == pytest.approx(truth[:, 0].std(), rel=1e-3)
-    assert verdicts._held(truth[:, 0], truth[:, 0] * 0, ranking).kendall_tau is None
+    assert verdicts._held_out_errors(truth[:, 0], truth[:, 0] * 0, ranking).kendall_tau is None
 
 
 def test_a_refused_objective_raises_and_names_what_to_do() -> None:
@@ -217,13 +217,13 @@ def test_what_outputs_lose_counts_as_error() -> None:
     source = open_source("CNN-FEMNIST-v1-fedavg-bfloat16")
     rows = source.rows(10**6, np.random.default_rng(0))
     rows = rows[np.flatnonzero(rows.trained[:, -1])]
-    truth = verdicts._values(rows.final, rows, source)
+    truth = verdicts._compute_objectives(rows.final, rows, source)
     said = np.empty_like(rows.final)
     for seed in range(3):
         own = rows.seed == seed
         weights = rows.seed_weights[[seed]]
         said[own] = to_metrics(rows.outputs[own, -1, :-1], weights)
-    lost = np.abs(verdicts._values(said, rows, source) - truth).mean(axis=0)
+    lost = np.abs(verdicts._compute_objectives(said, rows, source) - truth).mean(axis=0)
     found = dict(zip(verdicts.JUDGED, lost.tolist(), strict=True))
     # The mean and the spread are outputs of their own; a median is between two quantiles of 13.
     assert max(found["val_error"], found["fairness_std"]) < 1e-4

@@ -118,8 +118,8 @@ def test_where_a_course_diverges_they_are_the_worst() -> None:
     env.reset(seed=0)
     env.unwrapped.process.episodes.diverged[:] = True
     process = env.unwrapped.process
-    heard = process._hear(process.courses.first_metrics([0]), np.array([0]))
-    assert heard.measured.tolist() == [[10.0]]
+    measurement = process._evaluate(process.courses.first_metrics([0]), np.array([0]))
+    assert measurement.measured.tolist() == [[10.0]]
 
 
 def test_a_record_replays_with_the_function(tmp_path: Path) -> None:
