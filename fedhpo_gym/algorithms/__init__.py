@@ -1,6 +1,6 @@
-"""FL algorithms: each class says all of one, what may be set, what travels, and what it does.
+"""FL algorithms, one class each: its hyperparameters, its messages and its hooks.
 
-Hooks are arithmetic that numpy and torch both know; no file here needs either torch or numba.
+Hooks use arithmetic that numpy and torch share; no module here needs torch or numba.
 """
 
 from collections import ChainMap
@@ -100,7 +100,7 @@ def _check_asynchronous(kind: type[Algorithm], algorithm: Algorithm) -> None:
     if algorithm.asynchronous != isinstance(algorithm, Asynchronous):
         raise InvalidArgumentError(
             f"`asynchronous` must be true of subclasses of `Asynchronous` and of no others, got "
-            f"{short_repr(kind)}; `fedhpo_gym.algorithms.asynchronous` says what such a one defines"
+            f"{short_repr(kind)}; `fedhpo_gym.algorithms.asynchronous` describes them"
         )
     if not isinstance(algorithm, Asynchronous):
         return

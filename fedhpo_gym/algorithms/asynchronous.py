@@ -1,7 +1,8 @@
-"""FedAsync (Xie et al., 2019) and FedBuff (Nguyen et al., 2022): nobody waits for the slowest.
+"""FedAsync (Xie et al., 2019) and FedBuff (Nguyen et al., 2022), asynchronous algorithms.
 
-Clients train all the time, `client_sample_rate` of them at once. Whoever is done reports, and
-another idle client begins with the model of that moment. A round is one aggregation.
+A share `client_sample_rate` of the clients trains at any time. A client that finishes reports, and
+another idle client begins with the current model. A round is one aggregation, so that no round
+waits for the slowest client.
 """
 
 from abc import abstractmethod

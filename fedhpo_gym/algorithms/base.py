@@ -1,4 +1,10 @@
-"""What an FL algorithm is: what may be set, what travels, what it costs and what it does."""
+"""The interface of FL algorithms: hyperparameters, and hooks in a round of federated averaging.
+
+The modules of `algorithms/`, and users, subclass `Algorithm`; `fl/group.py` calls its hooks in
+every round. Hooks compute with numpy arrays or torch tensors alike, for all courses or items of a
+batch at once, so that they must not mix entries of the second axis. An algorithm has no state: the
+state of the server is passed to the hooks and returned by them.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -14,72 +20,70 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 
 Array = Any
-"""An array of numpy or a tensor of torch: hooks take arithmetic that both know, on numbers that
-both round alike."""
+"""A numpy array or a torch tensor: hooks use arithmetic that both have and round equally."""
 Parameters = dict[str, Array]
-"""Named arrays of shape (model's own, items, ...): the second axis counts what is trained
-together, which is courses, or courses on single clients."""
+"""Named arrays of shape (k, items, ...). The second axis has an entry for each item that trains in
+the batch: a course, or a course on a client. The model defines k."""
 Shapes = dict[str, tuple[int, ...]]
 VARIATE = "variate of "
-"""How names of control variates begin."""
+"""Prefix of the names of control variates."""
 
 
 class LocalSteps(NamedTuple):
-    """What local training is configured to do, (items,) each."""
+    """Settings of local training, (items,) each."""
 
-    steps: Array  # of the item's client, at least 1; for the server, the fewest of any client
+    steps: Array  # local steps, at least 1; for the server, the fewest of any client
     rate: Array  # learning rate of the round; for the server, of the first client
     momentum: Array  # likewise
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Context:
-    """What a hook of a round may know; every array counts the items the hook is called for.
+    """Arguments of a hook; arrays have an entry for each item that the hook is called for.
 
-    A hook may change these arrays in place: nobody else reads them.
+    A hook may change these arrays in place, because they are copies.
     """
 
     hyperparameters: Mapping[str, Array]  # (items,) values of the algorithm's `hyperparameters`
     num_clients: int  # clients of the federation
     num_sampled: Array  # (items,) clients that train in this round
-    num_samples: Array  # (items,) of the item's client, at least 1; server: the smallest client's
-    horizon: int  # rounds the courses will be trained for, the T of noise schedules
-    # standard normal (own, items, ..), named by seed, round and client.
+    num_samples: Array  # (items,) samples of the client, at least 1; server: of the smallest one
+    horizon: int  # planned rounds of the courses, the T of noise schedules
+    # (purpose, like) -> standard normal (k, items, ..), from streams of seed, round and client.
     normal: Callable[[str, Array], Array]
-    local: Callable[[], LocalSteps]  # gives what local training does
-    # gives the (items,) Euclidean norm of what items have in some parameters.
+    local: Callable[[], LocalSteps]  # returns the settings of local training
+    # Returns the (items,) Euclidean norms of some parameters.
     norm: Callable[[Parameters], Array]
-    # gives the server's state before the round, (own, items, ..) each.
+    # Returns the server's state before the round, (k, items, ..) each.
     state: Callable[[], Parameters]
-    # gives the control variates that items keep, by names of parameters.
+    # Returns the control variates of items, by names of parameters.
     variates: Callable[[], Parameters]
     power: Callable[[Array, Array], Array] = pow  # raises positive numbers to powers
 
 
 class Algorithm(ABC):
-    """What an algorithm adds to a round of federated averaging; it holds no state of its own.
+    """The changes that an algorithm makes to a round of federated averaging; it has no state.
 
     Attributes:
         name: name used in task ids and tables.
-        dimensions: what is searched. One of the clients may have a name of local training, such as
-            "momentum": it then sets local SGD. One of the server must not.
-        settings: what is fixed, by name; none of local training.
-        inactive: values of dimensions where they have none.
-        copies: how many times the size of the model every message has.
-        private: hyperparameters that the noise which hides clients or samples depends on; none
-            where nothing is hidden.
-        keeps_copy: every client also trains a model of its own that never leaves it, pulled
-            towards the broadcast model; evaluation is of that model. `correction` is of the steps
-            of the other one.
-        sends_updates: clients send how they moved the parameters instead of the parameters; so
-            `upload` is called with updates, and `server_update` with their mean.
+        dimensions: searched hyperparameters. A client-side one may have a name of local training,
+            such as "momentum", and then sets local SGD. A server-side one must not.
+        settings: fixed hyperparameters, by name; none of local training.
+        inactive: values of dimensions while they are inactive.
+        copies: size of a message, in sizes of the model.
+        private: hyperparameters that determine the noise of differential privacy; empty for
+            algorithms without it.
+        keeps_copy: every client also trains a local model that never leaves it, pulled towards the
+            broadcast model; this model is evaluated. `correction` applies to the other model.
+        sends_updates: clients send updates (trained minus received parameters), so that `upload` is
+            called with updates, and `server_update` with their mean.
         keeps_variates: every client keeps control variates, 0 at first, in the shape of its
-            parameters; what `upload` returns as `VARIATE` + name is added to them.
-        counts_equally: what clients send is added up and divided by `num_sampled`; if False, it is
-            averaged by samples, as running statistics always are.
-        poisson: every client takes part with the probability `num_sampled` / `num_clients`,
-            whoever else does; if False, exactly `num_sampled` do.
-        asynchronous: clients report when they are done, and a round is one aggregation; of
+            parameters; `upload` returns their changes as `VARIATE` + name.
+        counts_equally: uploads are summed and divided by `num_sampled`; if False, they are averaged
+            by samples, as running statistics always are.
+        poisson: every client takes part independently with probability `num_sampled` /
+            `num_clients`; if False, exactly `num_sampled` clients take part.
+        asynchronous: clients report independently, and a round is one aggregation; True only for
             subclasses of `Asynchronous`.
     """
 
@@ -98,18 +102,18 @@ class Algorithm(ABC):
 
     @cached_property
     def hyperparameters(self) -> Mapping[str, float | None]:
-        """What it reads of a configuration, with the default; None where there must be a value."""
+        """Hyperparameters that it reads, with defaults; None if a value is required."""
         searched = {d.name: self.inactive.get(d.name) for d in self.dimensions}
         return {**searched, **{name: setting.default for name, setting in self.settings.items()}}
 
     @property
     def server_names(self) -> set[str]:
-        """Names of settings and of the server's dimensions, which nothing else may read."""
+        """Names of settings and server-side dimensions, which models must not use."""
         return {*self.settings, *(d.name for d in self.dimensions if d.scope == "server")}
 
     @cached_property
     def reads_each_client(self) -> bool:
-        """Whether it reads or changes what single clients have, and not only their mean."""
+        """Whether it reads or changes parameters of single clients, not only their mean."""
         flags = "keeps_copy", "sends_updates", "keeps_variates", "counts_equally", "asynchronous"
         kind = type(self)
         hooks = kind.upload is Algorithm.upload and kind.correction is Algorithm.correction
@@ -118,22 +122,22 @@ class Algorithm(ABC):
     def noise_multiplier(
         self, values: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
     ) -> float:
-        """Return the standard deviation of the noise over the sensitivity of what it hides.
+        """Return the noise multiplier: standard deviation of the noise over the sensitivity.
 
         Args:
-            given: values of `private`.
-            horizon: rounds that are planned.
-            share: of the clients that take part in a round.
-            size: gives the numbers of the model.
+            values: values of `private`.
+            horizon: planned rounds.
+            share: share of the clients that take part in a round.
+            size: returns the number of parameters of the model.
         """
         raise NotImplementedError
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        """Return the server's state before the first round: none, unless overridden.
+        """Return the server's state before the first round; empty by default.
 
         Args:
-            parameters: those that `server_update` is called with.
-            context: of the courses.
+            parameters: the global parameters, as in `server_update`.
+            context: context of the courses.
         """
         return {}
 
@@ -142,49 +146,50 @@ class Algorithm(ABC):
 
         Args:
             names: all parameters of the model.
-            norms: those of its normalisation layers.
+            norms: the parameters of normalisation layers.
         """
         return frozenset()
 
     def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
-        """Return what the clients receive; `parameters` itself, unless overridden.
+        """Return the parameters that clients receive; by default `parameters`.
 
         Args:
-            parameters: global parameters that are trained; running statistics travel as they are.
-            context: of the courses.
+            parameters: trained global parameters; running statistics are sent unchanged.
+            context: context of the courses.
         """
         return parameters
 
     def pull(self, context: Context) -> Array | None:
-        """Return how strongly local steps are pulled to the broadcast model.
+        """Return the strength of the pull of local steps to the broadcast model.
 
-        The (items,) coefficient mu of the term mu / 2 ||w - w_broadcast||^2 of the local
-        objective; None, unless overridden, for no such term.
+        This is the (items,) coefficient mu of the term mu / 2 ||w - w_broadcast||^2 of the local
+        objective; None, the default, for no such term.
         """
         return None
 
     def correction(self, context: Context) -> Parameters:
-        """Return what is added to the gradients of local steps: nothing by default."""
+        """Return arrays that are added to the gradients of local steps; none by default."""
         return {}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
-        """Return zeros in the shapes of what clients send besides parameters: nothing by default.
+        """Return zeros in the shapes of further arrays that clients send; none by default.
 
-        `upload` returns it by the same names, and `server_update` finds its means in `average`.
+        `upload` returns them under the same names, and `average` of `server_update` has their
+        means.
 
         Args:
-            parameters: those that `server_update` is called with.
-            context: of the courses.
+            parameters: the global parameters, as in `server_update`.
+            context: context of the courses.
         """
         return {}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
-        """Return what the server receives of local parameters; they themselves by default.
+        """Return the arrays that the server receives; by default `parameters`.
 
         Args:
-            parameters: as in `broadcast`, of the items after local training; their updates where
-                the algorithm `sends_updates`.
-            context: of the items.
+            parameters: parameters of the items after local training; their updates if the algorithm
+                `sends_updates`.
+            context: context of the items.
         """
         return parameters
 
@@ -192,23 +197,23 @@ class Algorithm(ABC):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """Return the next global parameters and state, from the trained parameters alone.
+        """Return the next global parameters and state, without running statistics.
 
         Args:
-            parameters: global parameters the round started from, as `broadcast` was given them.
-            average: mean of what the clients uploaded, by samples unless it `counts_equally`.
+            parameters: global parameters at the start of the round, as in `broadcast`.
+            average: mean of the uploads, weighted by samples unless it `counts_equally`.
             state: the server's state.
-            context: of the courses.
+            context: context of the courses.
         """
 
 
 def checked_update(
     name: str, result: Any, parameters: Shapes, state: Shapes
 ) -> tuple[Parameters, Parameters]:
-    """Return what `server_update` returned, which must have the names and shapes that it was given.
+    """Return the result of `server_update` after checking its names and shapes.
 
     Raises:
-        InvalidArgumentError: it has not.
+        InvalidArgumentError: they differ from those of its arguments.
     """
     is_pair = isinstance(result, tuple) and len(result) == 2
     if not is_pair or not all(isinstance(mapping, Mapping) for mapping in result):
@@ -228,9 +233,9 @@ def copies(arrays: Parameters) -> Parameters:
 
 
 def same_arrays(returned: Any, arrays: Parameters) -> bool:
-    """Return whether a hook returned the very arrays of a mapping, each under its name.
+    """Return whether a hook returned the arrays of a mapping themselves, under the same names.
 
-    The mapping itself says nothing: a hook may assign other arrays into the one it was called with.
+    Comparing mappings is not enough: a hook may assign new arrays into the mapping it was given.
     """
     if not isinstance(returned, Mapping) or returned.keys() != arrays.keys():
         return False
@@ -243,10 +248,10 @@ def shapes_of(parameters: Parameters) -> Shapes:
 
 
 def with_shapes(hook: str, returned: Any, shapes: Shapes, what: str = "parameters") -> Parameters:
-    """Return what a hook returned, which must have these names and shapes.
+    """Return the result of a hook after checking its names and shapes.
 
     Raises:
-        InvalidArgumentError: it has not.
+        InvalidArgumentError: they differ from `shapes`.
     """
     arrays = returned if isinstance(returned, Mapping) else {}
     for key, expected in shapes.items():
@@ -261,12 +266,12 @@ def with_shapes(hook: str, returned: Any, shapes: Shapes, what: str = "parameter
 
 
 def fit(values: Array, parameter: Array) -> Array:
-    """Shape (items,) values so that they multiply a parameter (own, items, ...)."""
+    """Reshape (items,) values so that they broadcast with a parameter (k, items, ...)."""
     return values.reshape(-1, *(1,) * (parameter.ndim - 2))
 
 
 def shift_model(parameters: Parameters, rate: Array, along: Parameters) -> Parameters:
-    """Return parameters plus (items,) rates times what they move along."""
+    """Return parameters plus (items,) rates times the directions `along`."""
     return {name: value + fit(rate, value) * along[name] for name, value in parameters.items()}
 
 

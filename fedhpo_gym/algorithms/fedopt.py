@@ -86,6 +86,6 @@ def length_of(context: Context) -> Array:
     """Return |a| of the items, (items,): their steps, and more with momentum."""
     steps, _, momentum = context.local()
     complement = 1.0 - momentum
-    # No power of 0 is asked for; so small a number's is 0.
+    # `power` needs positive numbers; powers of 1e-30 are 0 for the result.
     power = context.power(at_least(momentum, 1e-30), steps)
     return (steps - momentum * (1.0 - power) / complement) / complement

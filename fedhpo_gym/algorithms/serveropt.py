@@ -1,4 +1,10 @@
-"""Optimizers of the server (Reddi et al., 2021): FedAdam, FedYogi, and one that is tuned itself."""
+"""Optimizers of the server (Reddi et al., 2021): FedAdam, FedYogi, and a choice among optimizers.
+
+`algorithms/__init__.py` registers the three classes, and `tasks/natural.py` searches over
+`ServerOpt`, in which the optimizer itself is a hyperparameter. The courses of a batch may use
+different optimizers. `ServerOpt` therefore computes all of them with masks of ones and zeros
+instead of branches.
+"""
 
 from abc import abstractmethod
 from typing import ClassVar
@@ -11,7 +17,7 @@ FIRST, SECOND = "first moment of ", "second moment of "
 
 
 class Moments(Algorithm):
-    """The server keeps m and v of every number: 0 and adaptivity^2 before the first round."""
+    """The server keeps moments m and v of every parameter, at first 0 and adaptivity^2."""
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         start = context.hyperparameters["adaptivity"] ** 2
@@ -27,8 +33,8 @@ class Adaptive(Moments):
     m <- first_decay m + (1 - first_decay) D, v <- `second_moment`(v, D^2),
     w <- w + server_learning_rate m / (sqrt(v) + adaptivity); m starts at 0 and v at adaptivity^2.
     There is no bias correction, as in the paper. The paper's names are eta for
-    server_learning_rate, tau for adaptivity, beta_1 and beta_2 for the decays. Rates are from the
-    ranges that they tune in.
+    server_learning_rate, tau for adaptivity, beta_1 and beta_2 for the decays. The range of the
+    learning rate is that of the paper.
     """
 
     dimensions = (
@@ -81,14 +87,14 @@ class FedYogi(Adaptive):
 KINDS = ("none", "sgd", "adam", "yogi")
 _STEPS = ("server_optimizer", KINDS[1:])
 ADAPTS = ("server_optimizer", KINDS[2:])
-"""When settings of adaptive servers mean anything."""
+"""Condition under which settings of adaptive servers are active."""
 
 NONE, SGD, ADAM, YOGI = range(4)
-"""What `server_optimizer` counts in a configuration of numbers."""
+"""Codes of `server_optimizer` in configurations of numbers."""
 
 
 class ServerOpt(Moments):
-    """Clients as in FedProx; the server is that of FedAvg, FedOpt, FedAdam or FedYogi, bit for bit.
+    """Clients as in FedProx, and a server of FedAvg, FedOpt, FedAdam or FedYogi, with equal bits.
 
     With w the global model, w' the clients' average and D = w' - w:
 
@@ -97,8 +103,8 @@ class ServerOpt(Moments):
     - adam, yogi: m <- server_momentum m + (1 - server_momentum) D, v as in `FedAdam` or `FedYogi`,
       w <- w + server_learning_rate m / (sqrt(v) + adaptivity).
 
-    Where a server takes no such step, moments stay at 0 or are not read. A mu of 0 is no pull.
-    Ranges are the grids of Reddi et al. and, for mu, of Li et al. (2020), and a decade around.
+    Moments that an optimizer does not use stay at 0 or are not read. With mu = 0 there is no pull.
+    Ranges are the grids of Reddi et al., and of Li et al. (2020) for mu, widened by a decade.
     """
 
     name = "serveropt"
@@ -130,7 +136,7 @@ class ServerOpt(Moments):
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
         settings = context.hyperparameters
-        # Ones and zeros: a number times one plus a finite number times zero is that number.
+        # Masks of ones and zeros are exact: x * 1 + y * 0 = x for finite y.
         plain, sgd, yogi = (flags(settings["server_optimizer"] == one) for one in (NONE, SGD, YOGI))
         adaptive = 1.0 - plain - sgd
         gain = adaptive * (1.0 - settings["server_momentum"]) + (1.0 - adaptive)

@@ -94,7 +94,7 @@ class FunctionTask(Task):
             require_known("metric", key, KEYS)
         if "val_loss" not in told:
             raise InvalidArgumentError(
-                f"`told` must hold 'val_loss', by which trials are ranked, got {short_repr(told)}"
+                f"`told` must hold 'val_loss', which ranks trials, got {short_repr(told)}"
             )
         return cls(
             model=model,

@@ -1,9 +1,10 @@
 """The backend that trains configurations with the engine of this package.
 
-`make_backend("raw", task)` opens it for trial environments, and the builders use it to compute
-tables. The courses of a query, one per seed, train in one batch with those of the other queries,
-since a batch costs little more than a single course. Their states are cached: a later query with
-more rounds continues the course, and one with fewer rounds reads its learning curve.
+`make_backend("raw", task)` opens it for trial environments, for the builder of meta-data and for
+checks of the command line. The courses of a query, one per seed, train in one batch with those of
+the other queries, since a batch costs little more than a single course. Their states are cached: a
+later query with more rounds continues the course, and one with fewer rounds reads its learning
+curve.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The backends that train (`raw`, `engine_courses` and FederatedScope's), the builders and the command
 line call this module, so that a task means the same data and courses everywhere. `fingerprint`
 digests everything that trained numbers depend on; run records and stored data are checked against
-it. Federations are cached, because their partitions take longer to compute than a short course.
+it. Federations are cached, because all courses of a seed share one.
 """
 
 from __future__ import annotations

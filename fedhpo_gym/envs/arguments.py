@@ -55,7 +55,7 @@ def with_signature_of(record: type[Any]) -> Callable[[F], F]:
 
 
 def check_own(entry_point: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Refuse values of an entry point's own arguments that are not what its signature says."""
+    """Reject values of an entry point's arguments that do not match its signature."""
     hints = parameter_types(entry_point)
     for name, value in values.items():
         coerce(name, value, hints[name])

@@ -1,4 +1,9 @@
-"""What all single environments share: drawing an episode, and the order of reset and step."""
+"""Base classes of single environments, and the drawing of episodes with matplotlib.
+
+`DrawnEnv` is the base of `RoundEnv`, and with `SetupEnv` of `TrialEnv` and `MetaEnv`. It implements
+`reset`, `render` and `close` for an environment whose episode is row 0 of a process; vector
+environments use the same processes with N rows. Matplotlib is imported only to draw.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ BLUE, GREY = "#0b5394", "#8a8f98"
 
 
 class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
-    """One episode of a process, which can be drawn into a window of its own or as pixels."""
+    """One episode of a process, which can be drawn into a window or as pixels."""
 
     _process: Any
     _draws: EpisodeDraws
@@ -48,11 +53,11 @@ class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Forget the episode before, once the process has begun another."""
+        """Clear the state of the previous episode; the process has begun a new one."""
 
     @abstractmethod
     def _observation(self) -> Observations:
-        """Return what is seen of the episode now."""
+        """Return the current observation."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -61,7 +66,7 @@ class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
 
         Args:
             seed: seed of the draws of instances, and of the noise of evaluations.
-            options: `{"instance": i}` begins the i-th of `instances`, where there are some.
+            options: `{"instance": i}` selects the i-th of `instances`, if there are any.
 
         Raises:
             InvalidArgumentError: there is no such instance.
@@ -75,7 +80,7 @@ class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
         return self._observation(), self.describe()
 
     def describe(self) -> dict[str, Any]:
-        """Return what `reset` says: which episode this is, and where its numbers come from."""
+        """Return the `info` of `reset`: the episode, and the source of its numbers."""
         return dict(self._process.describe(0))
 
     @abstractmethod
@@ -83,7 +88,7 @@ class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
         """Draw the episode into a matplotlib figure."""
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Draw the episode: trials over simulated time, or the loss and the actions over rounds."""
+        """Draw the episode: trials over simulated time, or losses and actions over rounds."""
         if self.render_mode is None:
             return None
         with require_optional("rendering", "matplotlib", "plot", "matplotlib"):
@@ -94,7 +99,7 @@ class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
         return None
 
     def close(self) -> None:
-        """Close the window, if there is one; nothing happens when the user closed it before."""
+        """Close the window, if it is open."""
         if self._window is not None:
             import matplotlib.pyplot as plt
 
@@ -103,13 +108,13 @@ class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
 
 
 class SetupEnv(DrawnEnv):
-    """One episode of trials, which a setup describes."""
+    """An environment of trials, which a setup describes."""
 
     step_kind = "trial"
     setup: TrialSetup | MetaSetup
 
     def _follow(self, setup: TrialSetup | MetaSetup) -> None:
-        """Follow a setup from the next `reset` on."""
+        """Use a setup from the next `reset` on."""
         self.setup = setup
         self.action_space = setup.action_space  # type: ignore[assignment]
         self.observation_space = setup.observation_space  # type: ignore[assignment]
@@ -120,7 +125,7 @@ class SetupEnv(DrawnEnv):
 
     @property
     def search_space(self) -> SearchSpace:
-        """What an action is decoded to: configuration, then free fidelity dimensions."""
+        """Dimensions of an action: configuration, then free fidelity dimensions."""
         return self.setup.search_space
 
     @property
@@ -130,7 +135,7 @@ class SetupEnv(DrawnEnv):
 
     @property
     def reward_dim(self) -> int:
-        """Number of objectives: MO-Gymnasium's name, which algorithms made for it read."""
+        """Number of objectives, under the name that algorithms for MO-Gymnasium read."""
         return len(self.objectives)
 
     def _observation(self) -> Observations:
@@ -153,7 +158,7 @@ def _show(plot: Plot, window: int | None) -> int:
     """Draw into a window that stays open between calls, and return its number."""
     import matplotlib.pyplot as plt
 
-    # What matplotlib falls back to without a display or a toolkit: it would draw to nowhere.
+    # Without a display or toolkit, matplotlib falls back to agg, which shows nothing.
     if plt.get_backend().lower() == "agg":
         raise MissingDependencyError(
             "`render_mode` 'human' needs a display and a window toolkit that matplotlib can use, "
@@ -169,7 +174,7 @@ def _show(plot: Plot, window: int | None) -> int:
 
 
 def plot_trials(figure: Any, trials: Sequence[Trial], title: str, objective: str) -> None:
-    """Draw all trials, and the incumbent over simulated time."""
+    """Draw all trials and the incumbent over simulated time."""
     times = [trial.elapsed_s for trial in trials]
     values = [trial.values[objective] for trial in trials]
     best = [values[trial.incumbent - 1] for trial in trials]
@@ -199,7 +204,7 @@ def _points(
     axes.scatter(positions, values, s=14, color=GREY, label="trials")
     axes.step(positions, best, where="post", color=BLUE, linewidth=2, label="incumbent")
     axes.set_title(f"{title}: {len(values)} trials", loc="left")
-    # Above the axes: trials lie anywhere inside them.
+    # Above the axes, because trials may be anywhere inside them.
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
     return axes
 
@@ -216,7 +221,7 @@ class Point:
 def plot_course(
     figure: Any, trace: Sequence[Point], title: str, names: Sequence[str], horizon: int, action: str
 ) -> None:
-    """Draw the validation loss, and below it the actions, against the rounds they ruled."""
+    """Draw the validation loss, and below it the actions, over rounds."""
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     rounds, losses = [point.round for point in trace], [point.val_loss for point in trace]
     above.plot(rounds, losses, color=BLUE, marker=".")
@@ -226,7 +231,7 @@ def plot_course(
     means = [np.reshape(point.action, (-1, len(names))).mean(axis=0) for point in trace[1:]]
     for column, name in enumerate(names):
         values = [mean[column] for mean in means]
-        # An action rules the rounds before the point that it led to.
+        # An action applies to the rounds before its point.
         steps = [*values[:1], *values]
         below.step(rounds[: len(steps)], steps, where="pre", label=name)
     below.set_xlim(0, horizon)
@@ -234,12 +239,12 @@ def plot_course(
     below.set_ylim(-1.05, 1.05)
     below.set_ylabel(action)
     below.set_xlabel("round")
-    # Beside the axes: actions lie anywhere inside them.
+    # Beside the axes, because actions may be anywhere inside them.
     below.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="x-small", frameon=False)
 
 
 def _scale(axes: Any, positions: Sequence[float], values: Sequence[float], color: str) -> None:
-    """Fit the vertical axis to usual values; a course that diverged is a mark at the rim."""
+    """Fit the vertical axis to typical values; outliers become marks at the upper edge."""
     usual = [value for value in values if value < 100 * max(median(values), 1e-12)]
     if 0 < len(usual) < len(values):
         axes.set_ylim(0.95 * min(usual), 1.05 * max(usual))

@@ -91,7 +91,7 @@ def row_of(info: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def as_object_arrays(describe: Callable[[int], Mapping[str, Any]], mask: Bools) -> dict[str, Any]:
-    """Return infos, as (n,) arrays of objects, of what each environment of an (n,) mask says."""
+    """Return infos as (n,) arrays of objects, for the environments of an (n,) mask."""
     out: dict[str, Any] = {}
     for index in np.flatnonzero(mask):
         for key, value in describe(int(index)).items():
@@ -193,7 +193,7 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
     def step(
         self, actions: ArrayLike
     ) -> tuple[Observations, NDArray[np.floating], Bools, Bools, dict[str, Any]]:
-        """Step all environments; the class says what happens at the end of an episode."""
+        """Step all environments; the class docstring describes ends of episodes."""
         active = self._active()
         outcome = self._advance(self._checked(actions, active), active)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -331,7 +331,7 @@ def _spread_instances(instances: object, num_envs: int) -> NDArray[Any] | None:
 
 
 KEYS: Final = 2**32
-"""Episodes are told apart by so many keys."""
+"""Number of keys of episodes, which seed their noise."""
 
 Start = Callable[[int | None], np.random.Generator]
 

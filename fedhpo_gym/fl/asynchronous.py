@@ -240,8 +240,8 @@ class AsynchronousGroup(Group):
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         raise InvalidArgumentError(
-            "`sampled` must not be asked of asynchronous courses, whose clients begin when others "
-            f"are done, got {ahead} rounds ahead; use a synchronous algorithm"
+            "`sampled` must not be called for asynchronous courses, whose clients begin when "
+            f"others are done, got {ahead} rounds ahead; use a synchronous algorithm"
         )
 
     def get(self, row: int) -> CourseState:

@@ -1,4 +1,4 @@
-"""What a course is, what decides which courses train beside it, and what is known of them."""
+"""Records of courses: configuration, batch key, state and learning curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""A batch of independent federated courses: the primitive everything else stands on."""
+"""The training engine: a batch of independent federated courses that advance together.
+
+`backends/training.py` and `backends/engine_courses.py` create a `CourseBatch` for the courses of a
+query or of a round environment. It sorts courses into groups, one per seed and architecture,
+because courses of a group share their data and the shape of their arrays. Compiled code or torch
+trains each group. A course has the same bits alone and in any batch, so that grouping is only a
+matter of speed.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,9 +28,9 @@ from fedhpo_gym.fl.models.model import Model
 from fedhpo_gym.fl.trainer import Trainer, Trainers
 
 Key = tuple[int, tuple[tuple[str, float], ...]]
-"""Seed and architecture: courses that agree in both may be a group."""
+"""Seed and architecture: courses with the same key can be in one group."""
 KEPT_BYTES = 2**26
-"""Data of trainers that are kept when no course uses them, for courses that come back to them."""
+"""Bytes of data in unused trainers that are cached, in case a course returns to them."""
 
 
 class CourseBatch:
@@ -53,7 +60,7 @@ class CourseBatch:
         self._arrange(courses, [None] * len(courses))
 
     def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
-        """Sort courses into groups; each starts from its state, or from its seed at round 0."""
+        """Sort courses into groups; each starts from its state, or at round 0 if that is None."""
         self._courses = tuple(courses)
         self._needs = [self._needs_of(course) for course in courses]
         members: dict[Key, list[int]] = defaultdict(list)
@@ -79,7 +86,7 @@ class CourseBatch:
             self._put(group, row, position, states[position])
 
     def _known_with(self, keys: Collection[Key]) -> dict[Key, Trainer]:
-        """Return the trainers of some keys, and behind them others that were used lately."""
+        """Return the trainers of some keys, followed by recent ones within `KEPT_BYTES`."""
         trainers: dict[Key, Trainer] = {}
         for key in keys:
             federation, trainer = self._federations[key[0]], self._known.get(key)
@@ -99,7 +106,7 @@ class CourseBatch:
                 yield group, row, position
 
     def _put(self, group: Group, row: int, position: int, state: CourseState | None) -> None:
-        """Set a new course to a state, if there is one."""
+        """Restore the state of a new course; None leaves it at round 0."""
         if state is not None:
             group.put(row, state)
             if state.last is not None:
@@ -107,7 +114,7 @@ class CourseBatch:
 
     @property
     def courses(self) -> tuple[Course, ...]:
-        """The courses, as they are configured now."""
+        """The courses with their current configurations."""
         return self._courses
 
     def advance(
@@ -116,7 +123,13 @@ class CourseBatch:
         progress: Callable[[], None] | None = None,
         evaluated: Collection[int] | None = None,
     ) -> Curves:
-        """Train every course for some more rounds."""
+        """Train every course for some more rounds.
+
+        Args:
+            rounds: number of rounds.
+            progress: called after each round of each group.
+            evaluated: rounds after which models are measured, from 1; None: all.
+        """
         is_evaluated = np.array([evaluated is None or r in evaluated for r in range(1, rounds + 1)])
         at = np.flatnonzero(is_evaluated) + 1
         shape = (len(self.courses), len(at), self._clients, len(SPLITS), len(METRICS))
@@ -143,7 +156,7 @@ class CourseBatch:
         return Curves(metrics, at, diverged_at, feedback)
 
     def evaluate(self) -> NDArray[np.float32]:
-        """Return (courses, clients, splits, metrics) of the models as they are."""
+        """Return (courses, clients, splits, metrics) of the current models."""
         shape = (len(self.courses), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
 
@@ -154,7 +167,7 @@ class CourseBatch:
         return metrics
 
     def _finite(self, group: Group, metrics: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return metrics of a group; courses whose metrics are not finite keep their last ones."""
+        """Return metrics of a group; non-finite metrics are replaced by the last finite ones."""
         finite = np.asarray(np.isfinite(metrics).reshape(len(metrics), -1).all(axis=1))
         for row, position in enumerate(group.positions.tolist()):
             if finite[row]:
@@ -164,7 +177,7 @@ class CourseBatch:
         return metrics
 
     def sampled(self, rounds: int = 1) -> NDArray[np.bool_]:
-        """Return (courses, clients): who will train in at least one of the next rounds."""
+        """Return (courses, clients): whether a client trains in at least one of the next rounds."""
         found = np.zeros((len(self.courses), self._clients), dtype=np.bool_)
         for group in self._groups:
             for ahead in range(rounds):
@@ -174,13 +187,13 @@ class CourseBatch:
     def configure(
         self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
     ) -> None:
-        """Change configurations; with another seed, shape or data a course begins at round 0."""
+        """Change configurations; a course with another seed, shape or data restarts at round 0."""
         if len(courses) != len(self.courses):
             raise InvalidArgumentError(
                 f"`courses` must hold {len(self.courses)} courses, got {len(courses)}"
             )
         if federations is not None:
-            all_federations = {**self._federations, **federations}  # those not in use are forgotten
+            all_federations = {**self._federations, **federations}  # unused ones are dropped below
             self._federations = {course.seed: all_federations[course.seed] for course in courses}
         needed = [self._needs_of(course) for course in courses]
         same = [
@@ -209,14 +222,14 @@ class CourseBatch:
             self._last.pop(position, None)
 
     def snapshot(self) -> list[CourseState | None]:
-        """Return the state of every course; `restore` goes back to it any number of times."""
+        """Return the state of every course, which can be restored any number of times."""
         states: list[CourseState | None] = [None] * len(self.courses)
         for group, row, position in self._places():
             states[position] = replace(group.get(row), last=self._last.get(position))
         return states
 
     def restore(self, snapshot: Sequence[CourseState | None]) -> None:
-        """Go back to a snapshot of this batch."""
+        """Restore a snapshot of this batch."""
         self._last = {}
         for group, row, position in self._places():
             if snapshot[position] is None:
@@ -225,7 +238,7 @@ class CourseBatch:
 
 
 def _trainers(model: Any, algorithm: Algorithm, device: str, precision: str) -> Trainers:
-    """Return what trains a model: compiled code, or torch."""
+    """Return the factory of trainers for a model: compiled code or torch."""
     if model.compiled:
         with require_optional(f"training {model.__name__}", "numba", "compiled", "numba"):
             from fedhpo_gym.fl.compiled.trainer import CompiledTrainers

@@ -1,4 +1,11 @@
-"""Courses of one federation and model shape: their state, and one round of all of them."""
+"""A group of courses with the same federation and model shape, and the rounds that they train.
+
+`CourseBatch` creates groups and calls `run`; `AsynchronousGroup` extends `Group`. A round samples
+clients, calls the hooks of the algorithm and lets a `Trainer` do the arithmetic, in numpy arrays or
+torch tensors. An item is a (course, client) pair that trains in a round, and arrays by name have
+the axes (k, rows, ...), with a row for each course or item. If an algorithm only averages, several
+rounds are one call of compiled code. A course that diverges keeps its last finite state.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,19 +35,19 @@ from fedhpo_gym.fl.participants import ClientBatch, ClientSampler, StreamNames
 from fedhpo_gym.fl.trainer import LocalObjective, LocalResult, Trainer, Values
 
 _MAX_JOINED = 2**12
-"""Items of the rounds that are one call."""
+"""Largest number of items in rounds that are one call."""
 ALGORITHM_HOOKS = ("init_state", "broadcast", "reports", "correction", "upload", "server_update")
 ALGORITHM_FLAGS = ("keeps_copy", "sends_updates", "keeps_variates", "poisson", "asynchronous")
 
 
 def only_averages(algorithm: Algorithm) -> bool:
-    """Return whether nothing but a pull of local steps tells an algorithm from `FedAvg`."""
+    """Return whether an algorithm equals `FedAvg`, except for a pull of local steps."""
     same = (getattr(type(algorithm), name) is getattr(FedAvg, name) for name in ALGORITHM_HOOKS)
     return all(same) and not any(getattr(algorithm, name) for name in ALGORITHM_FLAGS)
 
 
 class Group:
-    """Courses of one federation and model shape, which train as one."""
+    """Courses of one federation and model shape, which train together."""
 
     def __init__(
         self,
@@ -51,14 +58,14 @@ class Group:
         algorithm: Algorithm,
         horizon: int,
     ) -> None:
-        self.positions = np.array(positions)  # (courses,) where they stand in the batch
+        self.positions = np.array(positions)  # (courses,) positions in the batch
         self._trainer = trainer
         self._algorithm = algorithm
         self._horizon = horizon
         self._clients = trainer.federation.num_clients
         num_courses = len(courses)
         self._finished = np.zeros(num_courses, dtype=np.int64)
-        # (courses,) round in which a course left the finite numbers; 0 if none.
+        # (courses,) round in which values became non-finite; 0 if none.
         self.diverged_at = np.zeros(num_courses, dtype=np.int64)
         self._parameters = trainer.initial(num_courses)
         everybody = np.repeat(np.arange(num_courses), self._clients)
@@ -78,7 +85,7 @@ class Group:
         return f"`{name}` of {self._algorithm.name!r}"
 
     def _per_course(self, hook: str, returned: Parameters) -> Parameters:
-        """Return the arrays of a hook, whose second axis must count courses."""
+        """Return the arrays of a hook after checking that their second axis is the courses."""
         if not isinstance(returned, Mapping):
             raise InvalidArgumentError(
                 f"{self._hook(hook)} must return a mapping of arrays, got {short_repr(returned)}"
@@ -90,11 +97,11 @@ class Group:
         return with_shapes(self._hook(hook), returned, shapes, "arrays")
 
     def _copied(self, state: Parameters) -> Parameters:
-        """Copy the state: a hook may return one array under two names, or what it was given."""
+        """Copy the state, because a hook may return an array twice, or one of its arguments."""
         return {name: self._trainer.array(1.0 * value) for name, value in state.items()}
 
     def configure(self, courses: Sequence[Course], needed: Sequence[BatchKey]) -> None:
-        """Take the hyperparameters of the courses from here on."""
+        """Set the hyperparameters of the courses from now on."""
         if list(needed) != self._needs:
             self._roster = None
         self._courses, self._needs = courses, list(needed)
@@ -106,7 +113,7 @@ class Group:
 
     @property
     def roster(self) -> ClientSampler:
-        """Who trains in the rounds to come."""
+        """The sampler of the clients in the next rounds."""
         if self._roster is None:
             self._roster = ClientSampler(
                 self._needs,
@@ -132,7 +139,7 @@ class Group:
             self.put(row, begun.get(index))
 
     def at_once(self, local_metrics: bool) -> int:
-        """Return how many rounds may be one call of `run`; 0 where a round is `step`."""
+        """Return the number of rounds that one call of `run` may take; 0 if it must use `step`."""
         items = int(self.roster.num_sampled.sum())
         if items > self._room or local_metrics:
             return 0
@@ -145,12 +152,13 @@ class Group:
         evaluated: NDArray[np.bool_],
         metrics: bool,
     ) -> Sequence[NDArray[np.float32]]:
-        """Take some rounds; return (courses, clients, splits, metrics) after those evaluated.
+        """Run some rounds; return (courses, clients, splits, metrics) of each evaluated round.
 
         Args:
-            feedback: what the clients report; the first round is that of `index` there.
+            feedback: receives the reports of clients; None for none.
+            index: index of the first round in the feedback.
             evaluated: (rounds,), at most `at_once`.
-            metrics: whether clients also measure what they receive and make of it.
+            metrics: whether clients also measure models before and after local training.
         """
         if not self.at_once(metrics and feedback is not None):
             self.step(feedback, index, metrics)
@@ -193,12 +201,12 @@ class Group:
             own, sent = self._upload(result, reports)
             trainer.add(average, reports, own, sent, result)
             if self._variates is not None:
-                # Copies, since the next part trains in the memory that these may be views of.
+                # Copies, because the next portion reuses the memory behind these views.
                 changes.append((portion, copies({n: sent[VARIATE + n] for n in before})))
         if algorithm.poisson:
             nobody = np.bincount(items.course, minlength=num_courses) == 0
             means, former = trainer.views(average), trainer.views(self._parameters)
-            # Nobody sends an update of 0, and a model that is the former one.
+            # A cohort without clients leaves the model as it is: an update of 0.
             names = trainer.model.buffers if algorithm.sends_updates else means.keys()
             for name in names & means.keys():
                 means[name][:, nobody] = former[name][:, nobody]
@@ -207,7 +215,7 @@ class Group:
             self._change_variates(portion, added)
 
     def _broadcast(self, parameters: Parameters, context: Context) -> Values:
-        """Return what clients receive, one row for each course."""
+        """Return the parameters that clients receive, one row for each course."""
         if type(self._algorithm).broadcast is Algorithm.broadcast:
             return self._parameters
         sent = self._algorithm.broadcast(copies(parameters), context)
@@ -215,7 +223,7 @@ class Group:
         return self._trainer.replaced(self._parameters, sent)
 
     def _train(self, items: ClientBatch, start: Values, *, kept: bool) -> LocalResult:
-        """Train a portion; what it received is kept if that is asked for."""
+        """Train a portion; with `kept`, the result holds the received parameters."""
         trainer, algorithm, names = self._trainer, self._algorithm, self._names(items)
         context = self._context(items)
         pull = self._pull(items, context)
@@ -244,7 +252,7 @@ class Group:
         return None if pull is None else self._one_each("pull", pull, len(items))
 
     def _one_each(self, hook: str, returned: Array, count: int) -> Array:
-        """Return the array of a hook that holds one number for each of `count` items."""
+        """Return the (count,) array of a hook after checking its shape."""
         return with_shapes(self._hook(hook), {hook: returned}, {hook: (count,)}, "an array")[hook]
 
     def _correction(self, local: Values, context: Context) -> Parameters:
@@ -257,12 +265,12 @@ class Group:
         return added
 
     def _with_own(self, values: Values, items: ClientBatch) -> Values:
-        """Return values of items with what their clients keep."""
+        """Return values of items with the parameters that their clients keep."""
         personal = self._trainer.take(self._personal, self._rows(items))
         return self._trainer.with_kept(values, personal)
 
     def _keep(self, items: ClientBatch, trained: Values) -> None:
-        """Keep what stays with the clients; one that diverged keeps its last finite model."""
+        """Store the parameters that stay with clients; non-finite ones are not stored."""
         if not self._trainer.kept:
             return
         mine = self._trainer.kept_of(trained)
@@ -271,12 +279,12 @@ class Group:
         self._trainer.put(self._personal, rows, self._trainer.take(mine, finite))
 
     def _upload(self, result: LocalResult, reports: Parameters) -> tuple[Values, Parameters]:
-        """Return what clients send: parameters, and all of it by name."""
+        """Return the parameters that clients send, and all sent arrays by name."""
         local = result.local
         if self._algorithm.sends_updates:
             local = self._trainer.updates(local, result.received)
         trained = self._trained(local)
-        # Arrays that the hook changes in place are those of `local`; its mapping may hold others.
+        # The hook may change the arrays of `local` in place, or return a mapping of other arrays.
         sent = self._algorithm.upload(dict(trained), self._context(result.items))
         if not reports and self._variates is None and same_arrays(sent, trained):
             return local, trained
@@ -291,7 +299,10 @@ class Group:
     def _add_cut(
         self, parts: Sequence[ClientBatch], start: Values, mean: Values
     ) -> list[ClientBatch]:
-        """Add to the mean updates of courses that are cut into several portions; return these."""
+        """Add updates of courses that are split over portions to `mean`; return these portions.
+
+        Reports compare each update with the mean of all, so that such portions train twice.
+        """
         num_portions = np.zeros(len(self.positions), dtype=np.int64)
         for portion in parts:
             num_portions[np.unique(portion.course)] += 1
@@ -316,7 +327,7 @@ class Group:
         index: int,
         metrics: bool,
     ) -> None:
-        """Note what clients report of a round, compared with the mean updates of their courses."""
+        """Write the reports of clients, compared with the mean updates of their courses."""
         trainer = self._trainer
         for items, received, local in trainer.written_out(result, start):
             at = self.positions[items.course], index, items.client
@@ -328,12 +339,12 @@ class Group:
                 feedback.after[at] = trainer.measure_own(local, items.client)
 
     def _end_round(self, average: Values, reports: Parameters) -> None:
-        """Finish a round; a course that met a non-finite number keeps its last finite state."""
+        """Finish a round; a course with a non-finite value keeps its last finite state."""
         self._finished += 1
         self.roster.elapsed += 1
         trainer = self._trainer
         means, algorithm = {**self._trained(average), **reports}, self._algorithm
-        # Copies, since courses that diverge go back to what there was before.
+        # Copies, because courses that diverge return to the previous state.
         trained, state = copies(self._trained(self._parameters)), copies(self._server)
         shapes = shapes_of(trained), shapes_of(state)
         result = algorithm.server_update(trained, dict(means), state, self._context())
@@ -352,16 +363,16 @@ class Group:
         self._parameters, self._server = values, server
 
     def _change_variates(self, items: ClientBatch, added: Parameters) -> None:
-        """Add to the variates of clients what they sent; courses that diverged keep theirs."""
+        """Add the sent changes to the variates of clients, except for courses that diverged."""
         live = np.flatnonzero(self.diverged_at[items.course] == 0)
         rows = self._rows(items)[live]
         for name, value in self._trained(self._variates).items():
             value[:, rows] += added[name][:, live]
 
     def measure(self) -> NDArray[np.float32]:
-        """Return (courses, clients, splits, metrics) of the model each client would use.
+        """Return (courses, clients, splits, metrics) of the model that each client would use.
 
-        Courses whose metrics are not finite diverge.
+        Courses with non-finite metrics are marked as diverged.
         """
         metrics = self._measured()
         finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(1, 2, 3)))
@@ -380,7 +391,7 @@ class Group:
         return np.concatenate(metrics, axis=1)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
-        """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
+        """Return (courses, clients): whether a client trains `ahead` rounds after the next one."""
         return self.roster.sampled(ahead)
 
     def freeze(self, diverged: NDArray[np.bool_]) -> None:
@@ -418,11 +429,11 @@ class Group:
         return np.arange(row * self._clients, (row + 1) * self._clients)
 
     def _rows(self, items: ClientBatch) -> Integers:
-        """Return the place of each item among the clients of all courses."""
+        """Return the row of each item in arrays with a row for each (course, client)."""
         return items.course * self._clients + items.client
 
     def _trained(self, values: Values | None) -> Parameters:
-        """Return views of the parameters that the server's optimiser updates."""
+        """Return views of the parameters that the server updates."""
         return {} if values is None else self._trainer.views(values, self._trainer.untrained)
 
     def _context(self, items: ClientBatch | None = None) -> Context:

@@ -1,4 +1,10 @@
-"""The hyperparameters of a group's courses as arrays, per course and client."""
+"""Hyperparameters of a group's courses as arrays, and the context of an algorithm's hooks.
+
+A `Group` creates `Hyperparameters` whenever its courses are configured; trainers read learning
+rates and other settings of local training from it. Arrays have a row for each course, or for each
+(course, client) if a configuration sets values of single clients. `context` returns what the hooks
+of an algorithm may read. A course that diverged gets rate 0 and decay 1: its steps change nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ from fedhpo_gym.fl.participants import ClientBatch, ClientSampler, StreamNames
 
 
 class ArrayMaker(Protocol):
-    """What hyperparameters need of a `Trainer`: its arrays, and arithmetic on them."""
+    """The part of a `Trainer` that hyperparameters need: its arrays, and arithmetic on them."""
 
     @property
     def federation(self) -> Federation:
@@ -28,25 +34,25 @@ class ArrayMaker(Protocol):
 
     @property
     def model(self) -> Model:
-        """What it trains."""
+        """The model that it trains."""
 
     def array(self, values: NDArray[Any]) -> Array:
         """Return numbers as the arrays of this trainer."""
 
     def power(self, base: Any, exponent: Any) -> Any:
-        """Raise numbers to powers, rounded alike everywhere."""
+        """Raise numbers to powers, rounded equally on every CPU."""
 
     def norm(self, values: Parameters) -> Array:
         """Return the (items,) Euclidean norms of parameters."""
 
 
 class Hyperparameters:
-    """What the courses of a group are configured to do."""
+    """The configurations of the courses of a group."""
 
     rate: Array  # (rows,) learning rates
     decay: Array  # (rows,) factors of the parameters in a step
-    momentum: Array | None  # (rows,) shares of a step that the next one takes again
-    stopped: NDArray[np.bool_]  # (courses,) which courses take steps of length zero
+    momentum: Array | None  # (rows,) factors of the last move that a step repeats
+    stopped: NDArray[np.bool_]  # (courses,) whether a course takes steps of length zero
 
     def __init__(
         self, courses: Sequence[Course], trainer: ArrayMaker, algorithm: Algorithm, horizon: int
@@ -77,7 +83,7 @@ class Hyperparameters:
         self.stopped = np.empty(0, dtype=np.bool_)
 
     def begin_round(self, finished: NDArray[np.int64], stopped: NDArray[np.bool_]) -> None:
-        """Let learning rates decay, from the first round to the last, to `rate_decay` times."""
+        """Update learning rates, which decay from 1 to `rate_decay` times over the horizon."""
         if not self.decays and np.array_equal(stopped, self.stopped):
             return
         self.stopped = stopped
@@ -107,12 +113,12 @@ class Hyperparameters:
         state: Parameters,
         variates: Callable[[], Parameters],
     ) -> Context:
-        """Return what the algorithm's hooks may know about items, or, for None, the courses."""
+        """Return the context of the algorithm's hooks for items, or for courses if None."""
         whose = roster if items is None else items
         if whose not in self._known:
             self._known[whose] = self._read(whose)
         array = self._trainer.array
-        # One copy, whose rows a hook may change in place: later rounds read the same numbers.
+        # A copy, because a hook may change it in place and later rounds read the same numbers.
         *values, num_sampled, num_samples = 1.0 * self._known[whose]
 
         def normal(purpose: str, like: Array) -> Array:
@@ -145,7 +151,7 @@ class Hyperparameters:
         return np.arange(len(self._courses)) * self.width
 
     def _read(self, whose: ClientBatch | ClientSampler) -> Array:
-        """Return (hyperparameters + 2, items): all that a `Context` says and no round changes."""
+        """Return (hyperparameters + 2, items): the part of a `Context` that no round changes."""
         rows, samples = self._rows_of(whose), whose.samples
         if isinstance(whose, ClientSampler):
             samples = np.full(len(self._courses), samples.min())

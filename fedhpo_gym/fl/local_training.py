@@ -1,4 +1,10 @@
-"""Local training by torch: minibatches are laid out ahead, then all items take steps together."""
+"""Local training and evaluation with torch: all items of a group take their steps together.
+
+`TorchTrainer` calls `LocalTraining.run` once a round and `ModelEvaluator` to measure models. An
+item is a (course, client) pair. The minibatches of a round are laid out before its steps, as padded
+arrays of equal width, and items with the most steps come first, so that step t trains a prefix of
+the items. Layouts and settings that no random draw changes are cached from round to round.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +36,19 @@ from fedhpo_gym.fl.shared_matrices import SharedMatrices, SharedMatrix
 from fedhpo_gym.fl.trainer import LocalObjective
 
 MAX_LOGITS = 2**19
-"""Logits that are computed at once, unless a single course has more."""
+"""Most logits that are computed at the same time, unless a single course has more."""
 MAX_MEMBERSHIP = 2**24
-"""Numbers that a 0/1 matrix holds at most by which sums over a client's rows are products; a
-federation that needs more is summed row by row."""
+"""Largest size of the 0/1 matrix that turns sums over rows of a client into products; a federation
+that needs more is summed row by row."""
 
 
 class ModelEvaluator:
     """Evaluates models on the data of some clients of a federation.
 
-    Rows are sorted by label, so that everything that concerns the true label is a contiguous slice;
-    a group is a client's split.
-    Counts over a client's split are products with a 0/1 matrix, which are exact in any order;
-    losses are added row after row, so no library's order of summation and no neighbour decides a
-    bit.
+    Rows are sorted by label, so that the rows of a label are a contiguous slice; a group is a split
+    of a client. Counts over a group are products with a 0/1 matrix, which are exact in any order.
+    Losses are added row after row, so that results do not depend on a library's order of summation
+    or on other items.
     """
 
     def __init__(
@@ -132,7 +137,7 @@ class ModelEvaluator:
         return self._count(values.flatten(0, 1)).view(*values.shape[:2], -1)
 
     def _count(self, values: Tensor, span: slice = slice(None)) -> Tensor:
-        """Count in (items, n) numbers 0 and 1: the (items, groups) sums of each group."""
+        """Return (items, groups) sums over the groups of (items, n) numbers 0 and 1."""
         if self._member is None:
             sums = values.new_zeros((len(values), self._num_groups))
             return sums.index_add_(1, self._group[span], values)
@@ -140,9 +145,9 @@ class ModelEvaluator:
 
 
 MAX_LAID_OUT = 2**26
-"""Numbers of minibatches that are laid out ahead of the steps that read them."""
+"""Largest size of the inputs of minibatches that are laid out together."""
 MAX_KEPT = 2**18
-"""Rows of minibatches whose layout is kept for the next round."""
+"""Largest number of minibatch rows whose layout is cached for the next round."""
 
 BatchRows = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
 """Inputs, targets, weights and sizes of the minibatches of one step."""
@@ -150,11 +155,11 @@ BatchRows = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class _Portion:
-    """Some steps of the items that still train, whatever rows are drawn."""
+    """The part of some steps that no random draw changes."""
 
-    # client and step of each minibatch that is drawn.
+    # Client and step of each minibatch.
     at: tuple[NDArray[np.int64], NDArray[np.int64]]
-    where: Tensor | None  # (minibatches,) which of them each item's is; None: one each
+    where: Tensor | None  # (minibatches,) index of each item's minibatch; None: one each
     counts: list[int]  # items of each step
     weights: Sequence[Tensor]  # (items, width) weights of rows, by step
     sizes: Sequence[NDArray[np.int64]]  # (items,) rows that are not padding, by step
@@ -163,8 +168,8 @@ class _Portion:
 class Steps:
     """The local steps of items whose minibatches are equally wide, those with most steps first.
 
-    Many steps read their inputs at once, and what no draw decides is worked out once for all
-    rounds.
+    Inputs of many steps are read together, and the layout, which no draw changes, is computed once
+    for all rounds.
     """
 
     def __init__(self, prepared: TorchFederation, items: ClientBatch, device: torch.device) -> None:
@@ -199,7 +204,7 @@ class Steps:
             )
 
     def _portions(self) -> Iterable[_Portion]:
-        """Return the steps, as many at once as may be laid out; few are kept."""
+        """Return the steps in portions of at most `MAX_LAID_OUT`; small layouts are cached."""
         if self._kept is not None:
             return self._kept
         row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
@@ -220,7 +225,7 @@ class Steps:
         where: Tensor | None = None
         sizes = self._layout.sizes[at]
         weights = row_weights(sizes, self._width)
-        if len(self._column) > self._layout.sizes.shape[1]:  # read the rows of a minibatch once
+        if len(self._column) > self._layout.sizes.shape[1]:  # read shared minibatches once
             shape = self._layout.sizes.shape
             places, index = np.unique(np.ravel_multi_index(at, shape), return_inverse=True)
             at, where = np.unravel_index(places, shape), torch.from_numpy(index).to(self._device)
@@ -232,7 +237,7 @@ class Steps:
 
 
 MAX_PLANNED = 2**17
-"""Numbers that are kept of steps from round to round: of large courses only the first steps'."""
+"""Size of the rates that are cached from round to round; large courses cache their first steps."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -243,10 +248,10 @@ class StepSettings:
     decay: Tensor  # factors of the parameters
     others: Mapping[str, Tensor]  # values of the model's hyperparameters, by name
     pull: Tensor | None  # strength of the pull; None for none
-    momentum: Tensor | None = None  # share of a step that the next one takes again; None for none
+    momentum: Tensor | None = None  # factor of the last move that a step repeats; None for none
 
     def of(self, span: slice) -> StepSettings:
-        """Return those of some of the items."""
+        """Return the settings of some of the items."""
         others = {name: value[span] for name, value in self.others.items()}
         pull = None if self.pull is None else self.pull[span]
         momentum = None if self.momentum is None else self.momentum[span]
@@ -254,7 +259,7 @@ class StepSettings:
 
 
 class StepPlan:
-    """How items of one width train, which stand at `span` among all items."""
+    """Steps and settings of the items of one width, which are `span` of all items."""
 
     def __init__(self, span: slice, steps: Steps, settings: StepSettings) -> None:
         self.span, self.steps = span, steps
@@ -263,7 +268,7 @@ class StepPlan:
         self._room = MAX_PLANNED
 
     def first(self, count: int) -> StepSettings:
-        """Return the hyperparameters of the first items; they are those that train longest."""
+        """Return the settings of the first items, which train longest."""
         if count not in self._first:
             self._first[count] = self._first[len(self.steps.items)].of(slice(count))
         return self._first[count]
@@ -280,14 +285,14 @@ class StepPlan:
 
 
 class Draws:
-    """The random numbers of local training in one round, from a stream of each client's own."""
+    """Random numbers of local training in one round, with one stream per client and round."""
 
     def __init__(self, names: StreamNames) -> None:
         self._names = names
         self._streams: dict[int, np.random.Generator] = {}
 
     def uniform(self, items: int, shape: tuple[int, ...]) -> Tensor:
-        """Return (items, *shape) float32 from U[0, 1), in the processor's memory."""
+        """Return (items, *shape) float32 from U[0, 1), on the CPU."""
         distinct, where = np.unique(self._names.distinct[1][:items], return_inverse=True)
         uniforms = np.empty((len(distinct), *shape), dtype=np.float32)
         for row, index in zip(uniforms, distinct.tolist(), strict=True):
@@ -323,7 +328,7 @@ class LocalTraining:
         names: StreamNames,
         terms: LocalObjective,
     ) -> None:
-        """Train (own, items, ..) parameters in place, as `Trainer.run` says."""
+        """Train (k, items, ..) parameters in place, as described in `Trainer.run`."""
         plans = self._planned(items, settings, terms.pull)
         plan_names = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
         stream_keys = [
@@ -337,7 +342,7 @@ class LocalTraining:
     def _planned(
         self, items: ClientBatch, settings: Hyperparameters, pull: Tensor | None
     ) -> Sequence[StepPlan]:
-        """Return how the items of each width train: while the learning rates last, the same."""
+        """Return the plans of items by width, cached until learning rates change."""
         cached = self._plans.get(items)
         if cached is not None and cached[0] is settings.rate and pull is None:
             return cached[1]
@@ -355,7 +360,7 @@ class LocalTraining:
         return plans
 
     def _parts(self, items: ClientBatch) -> Sequence[tuple[slice, Steps]]:
-        """Return the items by width: products have one shape each, whatever else is trained."""
+        """Return the items by width, so that shapes of products do not depend on other items."""
         if items not in self._known:
             bounds = [0, *(np.flatnonzero(np.diff(items.width)) + 1).tolist(), len(items)]
             spans = [slice(start, end) for start, end in itertools.pairwise(bounds)]
@@ -410,7 +415,10 @@ class LocalTraining:
 
 
 class Moves:
-    """What local steps moved last, v, of w <- w - v with v <- momentum v + u (Polyak, 1964)."""
+    """The last moves of local steps for heavy-ball momentum (Polyak, 1964).
+
+    w <- w - v with v <- momentum v + u, where u is the step without momentum.
+    """
 
     def __init__(self, parameters: Parameters, names: Sequence[str]) -> None:
         self._before = {name: parameters[name].clone() for name in names}

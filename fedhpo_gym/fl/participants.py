@@ -1,4 +1,11 @@
-"""Which (course, client) pairs train in a round, and on which minibatches: a seed decides."""
+"""Sample the clients of each round, and lay out their minibatches.
+
+A `Group` owns a `ClientSampler`, which returns a `ClientBatch` of items for each round; an item is
+a (course, client) pair. Every random number comes from a stream that is named by seed, finished
+rounds and client. Cohorts and minibatches therefore depend neither on the batch nor on earlier
+draws, and courses of the same seed share them. Preparing streams is slow, so that many are prepared
+together.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +21,10 @@ from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.course import BatchKey, PerClient
 
 MAX_PREPARED = 256
-"""Streams that are prepared at once: so many cost as much as fifteen that are made one by one."""
+"""Streams that are prepared together; they cost as much as fifteen that are made one by one."""
 MIN_PREPARED = 32
-"""Streams that must be used of those prepared at once to be worth it; so many that are asked for
-at once are made together anyway."""
+"""Fewest used streams for which preparing them ahead pays off; a request for as many prepares them
+together anyway."""
 _MINIBATCHES = "minibatches"
 
 
@@ -28,23 +35,23 @@ def row_weights(sizes: NDArray[np.int64], width: int) -> NDArray[np.float32]:
 
 
 def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> list[NDArray[np.int64]]:
-    """Return orders of sampling by (seed, finished rounds); m clients are the first m."""
+    """Return a permutation of clients for each (seed, finished rounds); a cohort is its start."""
     return [rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)]
 
 
 def poisson_clients(name: tuple[int, int], expected: int, num_clients: int) -> NDArray[np.int64]:
-    """Return who takes part in (seed, finished rounds) where everybody decides alone."""
+    """Return the cohort of (seed, finished rounds) if clients are sampled independently."""
     draws = seeding.stream(name[0], "poisson", name[1]).random(num_clients)
     return np.flatnonzero(draws < expected / num_clients)
 
 
 def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
-    """Return what clients draw their minibatches from, by (seed, finished rounds, client)."""
+    """Return the generators of minibatches, by (seed, finished rounds, client)."""
     return list(seeding.streams(_MINIBATCHES, names))
 
 
 class ClientStreams:
-    """The same as `client_streams`, for few clients round after round."""
+    """The same as `client_streams`, faster for few clients round after round."""
 
     def __init__(self, num_clients: int) -> None:
         self._clients = np.arange(num_clients)
@@ -53,8 +60,8 @@ class ClientStreams:
         self._asked = False
 
     def __call__(self, names: Sequence[tuple[int, ...]]) -> list[np.random.Generator]:
-        """Return what clients draw from, by (seed, finished rounds, client)."""
-        # Courses that are grouped anew before every round come here only once.
+        """Return the generators of minibatches, by (seed, finished rounds, client)."""
+        # Courses that are regrouped before every round make one call only: nothing pays off.
         was_called, self._asked = self._asked, True
         if not was_called or not self._worth(names):
             return client_streams(names)
@@ -64,7 +71,7 @@ class ClientStreams:
         ]
 
     def _worth(self, names: Sequence[tuple[int, ...]]) -> bool:
-        """Return whether preparing all clients' streams of each seed and round pays off."""
+        """Return whether preparing the streams of all clients of each seed and round pays off."""
         if len(names) >= MIN_PREPARED:
             return False
         rounds = {(seed, finished) for seed, finished, _ in names}
@@ -74,7 +81,7 @@ class ClientStreams:
         )
 
     def _of(self, seed: int, finished: int) -> NDArray[np.uint64]:
-        """Return the (clients, 4) first words of a round's streams."""
+        """Return the (clients, 4) first words of the streams of a round."""
         if (seed, finished) not in self._words:
             if len(self._words) >= MIN_PREPARED * self._ahead:
                 self._words.clear()
@@ -90,13 +97,13 @@ class ClientStreams:
 
 
 def batch_rows(federation: Federation, batch_size: PerClient) -> int:
-    """Return the rows of minibatch tensors; neighbours decide none, or rounding would differ."""
+    """Return the padded width of minibatches; other courses must not affect it, nor rounding."""
     largest = federation.num_samples[:, 0].max()
     return int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
 
 
 class RoundLayout:
-    """Where the minibatches of some clients lie in one round, whatever rows are drawn for them."""
+    """The layout of the minibatches of some clients in one round, before rows are drawn."""
 
     def __init__(
         self,
@@ -109,7 +116,7 @@ class RoundLayout:
         per_epoch = -(-held // batch_size)
         steps = epochs * per_epoch
         step = np.arange(steps.max())[:, None]
-        # (steps, clients) rows that are not padding.
+        # (steps, clients) rows of a minibatch that are not padding.
         self.sizes = np.minimum(held - step % np.maximum(per_epoch, 1) * batch_size, batch_size)
         self.sizes[step >= steps] = 0
         self._rows = rows
@@ -121,7 +128,7 @@ class RoundLayout:
         ]
 
     def draw(self, streams: Sequence[np.random.Generator]) -> NDArray[np.int64]:
-        """Return the (clients, steps, width) rows of all minibatches; 0 where they are padded."""
+        """Return the (clients, steps, width) rows of all minibatches; padding is 0."""
         clients, steps, width = self._shape
         flat = np.zeros((clients, steps * width), dtype=np.int64)
         for line, rng, client_rows, epochs in zip(
@@ -140,10 +147,10 @@ class RoundLayout:
 def _places(
     held: int, size: int, per_epoch: int, epochs: int, width: int
 ) -> list[slice | NDArray[np.int64]]:
-    """Return where a client's rows of each local epoch are put."""
+    """Return the positions of a client's rows in each local epoch."""
     stride = per_epoch * width
     starts = range(0, epochs * stride, max(stride, 1))
-    if size >= width:  # minibatches are not padded, but perhaps the last: no gaps
+    if size >= width:  # only the last minibatch may be padded: no gaps
         return [slice(start, start + held) for start in starts]
     indices = np.arange(held)
     indices += indices // size * (width - size)
@@ -151,19 +158,19 @@ def _places(
 
 
 MAX_KNOWN = 16
-"""Rounds whose items are remembered: courses alone often sample the same clients again."""
+"""Rounds whose items are cached: a single course often samples the same clients again."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientRngs:
-    """Whom random numbers are drawn for, whatever the round."""
+    """The owners of random numbers: batch keys and clients, without the round."""
 
     batch_key: NDArray[np.int64]  # (items,) index of the batch key
     client: NDArray[np.int64]  # (items,) client; -1 for draws of the server
 
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
-        """The (batch_key, client) that occur, and (items,) which of them each item has."""
+        """The distinct (batch_key, client), and (items,) the index of each item among them."""
         width = int(self.client.max()) + 2
         keys, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
         pairs = (divmod(key, width) for key in keys.tolist())
@@ -172,15 +179,15 @@ class ClientRngs:
 
 @dataclass(frozen=True, eq=False)
 class StreamNames:
-    """What names the random numbers of each item in one round."""
+    """Names of the random streams of each item in one round."""
 
     seed: int  # of the federation
     rounds: Sequence[int]  # finished rounds of each batch key
-    drawers: ClientRngs  # whom they are drawn for
+    drawers: ClientRngs  # batch keys and clients
 
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
-        """The (round, client) that occur, and (items,) which of them each item has."""
+        """The distinct (round, client), and (items,) the index of each item among them."""
         pairs, where = self.drawers.distinct
         return [(self.rounds[index], *client) for index, *client in pairs], where
 
@@ -193,7 +200,10 @@ class StreamNames:
 
 @dataclass(frozen=True, eq=False)
 class ClientBatch:
-    """(course, client) pairs, by width, and those of one width with most local steps first."""
+    """Items, that is (course, client) pairs: by width, then those with most local steps first.
+
+    The order by width holds for torch only; compiled code keeps the order of courses.
+    """
 
     course: NDArray[np.int64]  # (items,) index of the course in its group
     client: NDArray[np.int64]  # (items,) index of the client
@@ -205,7 +215,7 @@ class ClientBatch:
     steps: NDArray[np.int64]  # (items,) minibatches, each a local step
     # (items,) share of the client's samples among the course's sampled clients.
     weight: NDArray[np.float32]
-    num_sampled: NDArray[np.int64]  # (items,) clients the course samples
+    num_sampled: NDArray[np.int64]  # (items,) clients that the course samples per round
 
     def __len__(self) -> int:
         return len(self.course)
@@ -221,7 +231,7 @@ class ClientBatch:
 
     @cached_property
     def drawers(self) -> ClientRngs:
-        """Whom random numbers are drawn for."""
+        """The owners of random numbers."""
         return ClientRngs(self.batch_key, self.client)
 
 
@@ -229,9 +239,9 @@ _FIELDS = tuple(field.name for field in fields(ClientBatch))
 
 
 class ClientSampler:
-    """Who trains in the rounds of a group; settings are (courses,) or (courses, clients)."""
+    """Samples the clients of a group's rounds; settings are (courses,) or (courses, clients)."""
 
-    elapsed: int = 0  # rounds that were finished since
+    elapsed: int = 0  # rounds finished since it was created
 
     def __init__(
         self,
@@ -278,13 +288,13 @@ class ClientSampler:
         return self._known[key]
 
     def sorted(self, items: ClientBatch) -> ClientBatch:
-        """Return items in the order in which they are trained."""
+        """Return items in the order of training."""
         if not self._longest_first:
             return items
         return items.take(np.lexsort((-items.steps, items.width)))
 
     def ahead(self, rounds: int) -> tuple[ClientBatch, NDArray[np.int64]]:
-        """Return the items of the next rounds, and which of the rounds each belongs to, rising."""
+        """Return the items of the next rounds, and (items,) their rounds, in rising order."""
         cohorts = [
             members for r in range(rounds) for members in self._participants(self.elapsed + r)
         ]
@@ -300,7 +310,10 @@ class ClientSampler:
         batch_key: NDArray[np.int64],
         cohort: NDArray[np.int64] | None = None,
     ) -> ClientBatch:
-        """Return items of (course, client) pairs, in this order; by default a course's train."""
+        """Return items of (course, client) pairs, in this order.
+
+        `cohort` (items,) groups the clients whose samples are shares of 1; by default the course.
+        """
         size, batch_size = self.samples[client], self.batch_size[course, client]
         epochs = self.epochs[course, client]
         cohort = course if cohort is None else cohort
@@ -319,7 +332,7 @@ class ClientSampler:
         )
 
     def names(self, items: ClientBatch | None) -> StreamNames:
-        """Return whom random numbers of the round are drawn for; None for the courses' server."""
+        """Return the stream names of the round for items, or for the servers if None."""
         drawers = self._server if items is None else items.drawers
         return StreamNames(
             self._seed, [finished + self.elapsed for finished in self._finished], drawers
@@ -330,14 +343,14 @@ class ClientSampler:
         return ClientRngs(self.batch_key, np.full_like(self.batch_key, -1))
 
     def sampled(self, ahead: int) -> NDArray[np.bool_]:
-        """Return (courses, clients): who trains some rounds ahead of the next one."""
+        """Return (courses, clients): whether a client trains `ahead` rounds after the next one."""
         found = np.zeros((len(self.batch_key), self._num_clients), dtype=np.bool_)
         for row, clients in zip(found, self._participants(self.elapsed + ahead), strict=True):
             row[clients] = True
         return found
 
     def _participants(self, elapsed: int) -> list[NDArray[np.int64]]:
-        """Return who trains in a round of each course, rising."""
+        """Return the sorted cohort of each course in a round."""
         if self._everybody:
             return [np.arange(self._num_clients)] * len(self.batch_key)
         rounds = [(self._seed, finished + elapsed) for finished in self._finished]
@@ -361,14 +374,14 @@ class ClientSampler:
 
 
 def split_batch(items: ClientBatch, item_bytes: int, max_bytes: int) -> Iterator[ClientBatch]:
-    """Yield items in portions of whole batch keys; large keys are parted between clients."""
+    """Yield items in portions of complete batch keys; large keys are split between clients."""
     limit = max(max_bytes // max(item_bytes, 1), 1)
     for portion in _portions(items, items.batch_key, limit):
         yield from _portions(portion, portion.client, limit)
 
 
 def _portions(items: ClientBatch, key: NDArray[np.int64], limit: int) -> Iterator[ClientBatch]:
-    """Yield at most `limit` items at a time, if possible, never parting those of equal key."""
+    """Yield at most `limit` items at a time, if possible; items of equal key stay together."""
     if len(items) <= limit:
         if len(items):
             yield items

@@ -210,10 +210,10 @@ def _up(count: int, tile: int) -> int:
 
 
 class Workspace:
-    """Tensors of the largest size that was ever asked for, by name.
+    """Tensors of the largest size so far, by name.
 
-    The allocator gives large tensors back to the system as soon as they are free, and the first
-    touch of fresh pages costs as much as several passes over warm ones.
+    The allocator returns large tensors to the system as soon as they are free, and the first access
+    to new pages costs as much as several passes over used ones.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,10 @@
-"""What torch computes of a round, and with which types of numbers, devices and kernels.
+"""The trainer of torch models, with its precisions, devices and kernels.
 
-Parameters are tensors (own, rows, ..) by name.
+`engine` creates `TorchTrainers` for all models that numba does not compile. A `Group` calls its
+trainers through the interface in `fl/trainer.py`. Parameters are tensors (k, rows, ..) by name,
+with a row for each course or item, and k is 1 for most models. Torch runs on one thread, and sums
+over clients have a fixed order, so that a course has the same bits alone and in any batch. That
+also needs oneMKL to use one kernel for all shapes, which `fixed` checks.
 """
 
 import ctypes
@@ -81,14 +85,14 @@ class TorchTrainer(Trainer):
     def array(self, values: Any) -> Tensor:
         if isinstance(values, Tensor):
             return values
-        with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
+        with np.errstate(over="ignore"):  # too large a rate becomes infinite: the course diverges
             return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
 
     def power(self, base: Any, exponent: Any) -> Any:
         return base**exponent
 
     def norm(self, values: Parameters) -> Tensor:
-        """Sum every item by itself, in double precision."""
+        """Sum every item separately, in double precision."""
         like = next(iter(values.values()))
         total = like.new_zeros(like.shape[1], dtype=torch.float64)
         for value in values.values():
@@ -158,7 +162,7 @@ class TorchTrainer(Trainer):
         return sum(value.numel() * value.element_size() for value in self._initial.values())
 
     def _shares(self, roster: ClientSampler) -> Bools:
-        """Return (courses,): which share matrices among their clients."""
+        """Return (courses,): whether clients of a course share matrices."""
         if self._sharing[0] is not roster:
             shares = sharing_courses(self._trained_rows(roster), self._shared_names, self._initial)
             self._sharing = roster, shares
@@ -203,7 +207,7 @@ class TorchTrainer(Trainer):
     def receive(
         self, start: Parameters, items: ClientBatch, purpose: str, without: Collection[str] = ()
     ) -> Parameters:
-        """Copy into memory that is used again."""
+        """Copy into memory that is reused for the same purpose."""
         course, sent = self._index(items.course), {}
         for name, value in start.items():
             if name not in without:
@@ -252,7 +256,7 @@ class TorchTrainer(Trainer):
     def written_out(
         self, result: LocalResult, start: Parameters
     ) -> Iterator[tuple[ClientBatch, Parameters, Parameters]]:
-        """Yield few clients at once where their shared matrices must be written out."""
+        """Yield few clients at a time if their shared matrices must be written out."""
         items, received, local, shared = result
         if not shared:
             yield items, received or {}, local
@@ -313,7 +317,7 @@ class TorchTrainer(Trainer):
 
 
 def _finite(value: Tensor) -> Bools:
-    """Return (items,): whether all numbers of an item's (own, items, ..) tensor are finite."""
+    """Return (items,): whether all values of an item in a (k, items, ..) tensor are finite."""
     own, items = value.shape[:2]
     low, high = torch.aminmax(value)
     if math.isfinite(float(low)) and math.isfinite(float(high)):
@@ -353,7 +357,7 @@ class TorchTrainers(Trainers):
 def single_torch_thread() -> Iterator[None]:
     """Run torch on one thread: small products gain nothing from more, and rounding stays fixed.
 
-    On a graphics processor, float32 means float32, and the same products are chosen each time.
+    On a GPU, TF32 is off and cuDNN is deterministic.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -366,22 +370,22 @@ def single_torch_thread() -> Iterator[None]:
 
 
 MIN_ALONE = 2**16
-"""Numbers of a parameter from which on items are added one by one, without gathering them first."""
+"""Size of a parameter above which items are added one by one, without gathering them first."""
 PIECE = 2**16
-"""Numbers that are weighted and added at once."""
+"""Numbers that are weighted and added together, so that they stay in the cache."""
 
 
 class Averaging:
     """Adds clients to the averages of their courses, always in the order of the clients."""
 
     def __init__(self, together: bool, device: torch.device) -> None:
-        """Average on a device; `together` as in `Model`: by one sum per course and parameter."""
+        """Average on a device; `together` as in `Model`: one sum per course and parameter."""
         self._together = together
         self._device = device
         self._known: WeakKeyDictionary[ClientBatch, list[Tensor]] = WeakKeyDictionary()
 
     def add(self, average: Parameters, local: Parameters, items: ClientBatch) -> None:
-        """Add weighted (own, items, ..) parameters to (own, courses, ..) averages."""
+        """Add weighted (k, items, ..) parameters to (k, courses, ..) averages."""
         if self._together:
             _add_together(average, local, items)
             return
@@ -398,7 +402,7 @@ class Averaging:
             value.index_add_(1, course, selected.mul_(fit(weight, selected)))
 
     def _order(self, items: ClientBatch) -> list[Tensor]:
-        """Return (items,) which comes next in the order of clients, its course, and its weight."""
+        """Return (items,) arrays in the order of clients: index, course and weight."""
         if items not in self._known:
             index = np.argsort(items.client, kind="stable")
             order = index, items.course[index], items.weight[index]
@@ -407,7 +411,7 @@ class Averaging:
 
 
 def _add_weighted(total: Tensor, addend: Tensor, weight: Tensor) -> None:
-    """Add weight x part to a total (own, ..), in pieces that stay in the cache."""
+    """Add weight x addend to a total (k, ..), in pieces that stay in the cache."""
     own = len(total)
     pieces = (
         torch.split(tensor, PIECE, 1) for tensor in (total.view(own, -1), addend.reshape(own, -1))
@@ -444,26 +448,26 @@ def require_precision(precision: str, model: type[Model], device: str = "cpu") -
 
 
 def has_bfloat16() -> bool:
-    """Return whether this processor multiplies bfloat16 numbers itself."""
+    """Return whether this CPU has instructions for products of bfloat16 numbers."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def device_name(device: str) -> str:
-    """Return the name of a torch device: that of its graphics processor, if it is one."""
+    """Return the name of a torch device; for CUDA, the name of the GPU."""
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
 _OFF = 1
-"""What oneMKL answers where no branch of its kernels is chosen."""
+"""Return value of oneMKL if no branch of its kernels is chosen."""
 _ALL = -1
 _ASKED = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")
-"""Names of the function that answers: inside torch, and in a library of its own."""
+"""Names of that function: inside torch, and in a separate library."""
 
 
 def fixed() -> bool | None:
     """Return whether the kernels of oneMKL are fixed in this process; None where it has none.
 
-    oneMKL itself is asked: what it read from the environment, it read at the first product.
+    The function calls oneMKL, because the environment variable counts only until the first product.
     """
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return None
@@ -482,14 +486,14 @@ def fixed() -> bool | None:
 
 @cache
 def warn_unless_fixed() -> None:
-    """Warn, once in a process, where matrices were multiplied before this package was imported."""
+    """Warn once in a process if torch multiplied matrices before this package was imported."""
     ours = os.environ.get(SETTING)
     if ours is not None and ours == kernel_branch() and fixed() is False:
         warnings.warn(
             f"torch multiplied matrices before fedhpo_gym was imported, so {SETTING}={ours} came "
             "too late, and on some processors the numbers of a course depend on the courses "
             "beside it. Import fedhpo_gym first, or set that environment variable before Python "
-            "starts; `fedhpo-gym check --engine` says what holds here.",
+            "starts; `fedhpo-gym check --engine` checks this.",
             RuntimeWarning,
             stacklevel=3,
         )

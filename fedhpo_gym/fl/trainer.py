@@ -1,4 +1,10 @@
-"""What a round asks of what computes it: compiled code, or torch."""
+"""The interface between a round and the code that computes it: compiled code or torch.
+
+`Group` and `AsynchronousGroup` call a `Trainer` for every operation on parameters;
+`compiled/trainer.py` and `torch_trainer.py` implement it. A trainer chooses how parameters are
+stored (`Values`), and callers treat them as opaque, except through `views`. Rows are courses, or
+items, that is courses on clients. Arrays by name have the axes (k, rows, ..).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +26,12 @@ from fedhpo_gym.fl.models.model import Model
 from fedhpo_gym.fl.participants import ClientBatch, ClientSampler, StreamNames, split_batch
 
 Values = Any
-"""Parameters of some rows (courses, or courses on clients) in the form in which a trainer keeps
-them: (rows, numbers) in compiled code, tensors (own, rows, ..) by name for torch."""
+"""Parameters of some rows (courses or items) as a trainer stores them: (rows, numbers) in compiled
+code, tensors (k, rows, ..) by name for torch."""
 
 
 class LocalResult(NamedTuple):
-    """What items received, if it was kept, what they made of it, and what they share instead."""
+    """The received (None if not kept) and trained parameters of items, and shared matrices."""
 
     items: ClientBatch
     received: Values | None
@@ -34,11 +40,11 @@ class LocalResult(NamedTuple):
 
 
 class LocalObjective(NamedTuple):
-    """What bends the local steps of items besides weight decay."""
+    """Terms of the local objective of items, besides the loss and weight decay."""
 
     pull: Array | None = None  # (items,) strength of the pull towards `anchor`
     anchor: Values | None = None
-    shared: Mapping[str, Any] | None = None  # what `Trainer.shared` returned
+    shared: Mapping[str, Any] | None = None  # as returned by `Trainer.shared`
     shift: Parameters | None = None  # added to gradients
 
 
@@ -46,13 +52,13 @@ class Trainer(ABC):
     """Trains courses of one federation and model shape, and does arithmetic on their parameters."""
 
     personal: frozenset[str]  # names of the parameters that stay with the clients
-    kept: frozenset[str]  # of which every client keeps its own
-    untrained: frozenset[str]  # that the server's optimiser does not update
-    equally: bool  # whether everybody counts alike in averages; if False, by samples
-    data_bytes: float = math.inf  # of what it made of the data, if it may be kept for later
+    kept: frozenset[str]  # names of the parameters that every client keeps a copy of
+    untrained: frozenset[str]  # names of the parameters that the server does not update
+    equally: bool  # whether clients have equal weights in averages; if False, by samples
+    data_bytes: float = math.inf  # bytes of its data; infinite: it must not be cached
     min_rows: int = 1  # rows of the smallest minibatch; smaller ones are left out
-    longest_first: ClassVar[bool]  # whether items stand by width, then local steps
-    joins_rounds: ClassVar[bool] = False  # whether `advance` takes rounds of averaging as one
+    longest_first: ClassVar[bool]  # whether items are sorted by width, then local steps
+    joins_rounds: ClassVar[bool] = False  # whether `advance` can run several rounds
 
     def __init__(
         self, federation: Federation, model: Model, algorithm: Algorithm, names: Collection[str]
@@ -70,15 +76,15 @@ class Trainer(ABC):
 
     @abstractmethod
     def power(self, base: Any, exponent: Any) -> Any:
-        """Raise positive numbers to powers; those of numpy in double precision."""
+        """Raise positive numbers to powers; numpy arrays in double precision."""
 
     @abstractmethod
     def norm(self, values: Parameters) -> Array:
-        """Return the (items,) Euclidean norm of what items have in some parameters."""
+        """Return the (items,) Euclidean norms of some parameters."""
 
     @abstractmethod
     def initial(self, rows: int) -> Values:
-        """Return what courses of the seed begin with."""
+        """Return initial parameters, which the seed determines, for some courses."""
 
     @abstractmethod
     def zeros(self, rows: int) -> Values:
@@ -86,11 +92,11 @@ class Trainer(ABC):
 
     @abstractmethod
     def views(self, values: Values, without: Collection[str] = ()) -> Parameters:
-        """Return views (own, rows, ..) by name, but for some names."""
+        """Return views (k, rows, ..) by name, without some names."""
 
     @abstractmethod
     def kept_of(self, values: Values) -> Values:
-        """Return the parameters of which every client keeps its own: those in `kept`."""
+        """Return the parameters that every client keeps a copy of: those in `kept`."""
 
     @abstractmethod
     def kept_views(self, values: Values) -> Parameters:
@@ -98,7 +104,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def with_kept(self, values: Values, personal: Values) -> Values:
-        """Return values with the parameters that clients keep in their places."""
+        """Return values in which the parameters of clients replace those of the server."""
 
     @abstractmethod
     def with_personal(self, average: Values, start: Values) -> Values:
@@ -122,18 +128,18 @@ class Trainer(ABC):
 
     @abstractmethod
     def where(self, live: NDArray[np.bool_], new: Values, old: Values) -> Values:
-        """Return new values in the rows that live, and old ones elsewhere."""
+        """Return new values in live rows, and old ones elsewhere."""
 
     @abstractmethod
     def choose(self, live: NDArray[np.bool_], new: Array, old: Array) -> Array:
-        """Return what `where` does, of one array (own, rows, ..)."""
+        """Do the same as `where` for one array (k, rows, ..)."""
 
     @abstractmethod
     def finite(self, values: Values, more: Iterable[Array] = ()) -> NDArray[np.bool_]:
-        """Return (rows,): whether all numbers are finite, also those of `more` (own, rows, ..)."""
+        """Return (rows,): whether all values are finite, also those of `more` (k, rows, ..)."""
 
     def portions(self, items: ClientBatch, roster: ClientSampler) -> Sequence[ClientBatch]:
-        """Return items that fit into memory together."""
+        """Split items into portions that fit into memory."""
         return list(split_batch(items, self.row_bytes, courses.MAX_LOCAL_BYTES))
 
     @property
@@ -142,14 +148,14 @@ class Trainer(ABC):
         """Bytes of the parameters of a course."""
 
     def shared(self, items: ClientBatch, start: Values) -> Mapping[str, Any]:
-        """Return what items of one course have instead of parameters of their own, by name."""
+        """Return matrices that items of one course share instead of separate copies, by name."""
         return {}
 
     @abstractmethod
     def receive(
         self, start: Values, items: ClientBatch, purpose: str, without: Collection[str] = ()
     ) -> Values:
-        """Return a copy of what the server sends to items, until the same purpose asks again."""
+        """Return a copy of the parameters sent to items; the next call for a purpose reuses it."""
 
     @abstractmethod
     def run(
@@ -173,14 +179,17 @@ class Trainer(ABC):
         evaluated: NDArray[np.bool_],
         compared: NDArray[np.float32],
     ) -> NDArray[np.float32]:
-        """Take rounds of averaging in place, and measure courses; see `Group.run`.
+        """Run rounds of averaging in place, and measure courses; see `Group.run`.
 
         Args:
-            start: of the courses.
-            number: (items,) which of the rounds each belongs to, rising.
-            course: (courses,) finished rounds, and rounds in which they diverged; they go on.
-            evaluated: (rounds,) after which courses are measured.
-            compared: (items, 2) room for what `compare` returns, or (0, 2).
+            start: parameters of the courses, updated in place.
+            items: the items of all rounds.
+            round_of_item: (items,) round of each item, in rising order.
+            settings: hyperparameters of the group.
+            pull: (items,) strength of the pull towards the received model; None for none.
+            course: (courses,) finished rounds, and rounds of divergence; updated in place.
+            evaluated: (rounds,) whether courses are measured after a round.
+            compared: (items, 2) output for the results of `compare`, or (0, 2).
 
         Returns:
             (evaluated, courses, clients, splits, metrics).
@@ -189,7 +198,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def updates(self, local: Values, received: Values) -> Values:
-        """Return how items moved what is trained; local values may be overwritten."""
+        """Return the updates of trained parameters; local values may be overwritten."""
 
     @abstractmethod
     def add(
@@ -200,17 +209,17 @@ class Trainer(ABC):
         all_sent: Parameters,
         result: LocalResult,
     ) -> None:
-        """Add what items send to averages; running statistics count by samples, always."""
+        """Add sent parameters to averages; running statistics are always weighted by samples."""
 
     def written_out(
         self, result: LocalResult, start: Values
     ) -> Iterator[tuple[ClientBatch, Values, Values]]:
-        """Yield items with all parameters that they received, and that they made of them."""
+        """Yield items with their received and their trained parameters, without shared matrices."""
         yield result.items, result.received, result.local
 
     @abstractmethod
     def no_updates(self, rows: int) -> Values:
-        """Return the mean updates of courses before anybody has been added."""
+        """Return zeros for the mean updates of courses."""
 
     @abstractmethod
     def add_updates(
@@ -234,16 +243,16 @@ class Trainer(ABC):
 
 
 class Trainers(ABC):
-    """What trains the courses of a batch, by federation and model shape."""
+    """A factory of the trainers of a batch, by federation and model shape."""
 
     @abstractmethod
     def trainer(self, federation: Federation, architecture: Iterable[tuple[str, float]]) -> Trainer:
-        """Return what trains courses of one federation and model shape."""
+        """Return the trainer of one federation and model shape."""
 
     def room(self, courses: int) -> int:
-        """Return how many courses of a batch may be one group."""
+        """Return the largest number of courses in a group."""
         return max(courses, 1)
 
     @abstractmethod
     def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
-        """Do something with every group."""
+        """Call a function with every group."""

@@ -1,4 +1,10 @@
-"""One dimension of a search space: its legal values and its action coordinate."""
+"""One dimension of a search space: its legal values and its action coordinate.
+
+`SearchSpace` is a tuple of `Dimension` objects, and environments decode actions through it. A
+coordinate in [-1, 1] is uniform over the scale of the dimension: `decode` maps it to a value and
+`encode` back. On a grid, each value has a cell of equal width. `decode_many` and `encode_many` work
+on arrays and return the same bits, because single and vector environments must agree.
+"""
 
 import math
 from bisect import bisect_left
@@ -24,14 +30,14 @@ KINDS: Final[tuple[Kind, ...]] = ("float", "int", "category")
 SCOPES: Final[tuple[Scope, ...]] = ("client", "server", "fidelity")
 
 MAX_INT_SPAN: Final = 2**20
-"""Widest integer interval whose every member a float32 coordinate can still tell apart."""
+"""Widest integer interval of which a float32 coordinate can represent every integer."""
 
 MAX_BINS: Final = 100_000
-"""Most points of a grid that is computed: a file may name any number."""
+"""Most points of a computed grid, since a file may contain any number."""
 
 _REL_TOL: Final = 1e-9
 ACTION_SLACK: Final = 1e-6
-"""How far outside [-1, 1] a coordinate may lie by rounding alone; it is clipped."""
+"""Distance outside [-1, 1] that counts as rounding: such coordinates are clipped."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,13 @@ class Dimension:
     """One hyperparameter or fidelity: a finite ordered grid, an interval, or categories.
 
     Attributes:
-        kind: ``"float"``, ``"int"``, or ``"category"``: words without an order.
+        kind: ``"float"``, ``"int"``, or ``"category"``: strings without an order.
         log: Whether the scale is logarithmic (needs ``low > 0``).
-        bins: Number of grid points an interval has once discretized.
-        values: The legal values in increasing order; None for an interval. Categories in any.
-        scope: Who uses it: every client, the server, or the evaluation itself.
-        active: Another dimension, and its values under which this one has one; None for always.
+        bins: Number of grid points of an interval when it is discretized.
+        values: The legal values in increasing order (categories in any order); None for an
+            interval.
+        scope: Where it applies: to every client, to the server, or to the evaluation itself.
+        active: Another dimension, and its values for which this one is active; None for always.
     """
 
     name: str
@@ -67,7 +74,7 @@ class Dimension:
         scope: Scope = "client",
         active: tuple[str, tuple[Value, ...]] | None = None,
     ) -> "Dimension":
-        """Return a dimension of words; see the attributes of the class."""
+        """Return a dimension of strings; see the attributes of the class."""
         last = len(coerce("values", tuple(values), tuple[str, ...])) - 1
         return cls(name, 0, last, "category", values=tuple(values), scope=scope, active=active)
 
@@ -76,7 +83,7 @@ class Dimension:
             coerce(field, getattr(self, field), str)
         coerce("log", self.log, bool)
         if not self.name.strip() or not self.name.isprintable():
-            raise self._bad("name", "printable words", self.name)
+            raise self._bad("name", "a printable string", self.name)
         if self.kind not in KINDS:
             raise self._bad("kind", f"one of {KINDS}", self.kind)
         if self.scope not in SCOPES:
@@ -116,7 +123,7 @@ class Dimension:
         if self.values is not None or self.bins is not None:
             return self
         for bins in (5, 4, 3):
-            with suppress(InvalidArgumentError):  # whole numbers of a short interval repeat
+            with suppress(InvalidArgumentError):  # integers of a short interval would repeat
                 return replace(self, bins=bins)
         return replace(self, bins=2)
 
@@ -133,7 +140,7 @@ class Dimension:
         return True
 
     def validate(self, value: object, what: str = "configuration") -> Value:
-        """Return ``value`` as the legal built-in number it equals."""
+        """Return ``value`` as the equal legal value of a built-in type."""
         if self.kind == "category":
             return self._category(value, what)
         legal = self._cast(value, f"{what}[{self.name!r}]")
@@ -164,7 +171,7 @@ class Dimension:
         share = min(max((float(u) + 1.0) / 2.0, 0.0), 1.0)
         if self.values is not None:
             return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
-        if share in (0.0, 1.0):  # exp(log(10)) is not 10, but the ends must be
+        if share in (0.0, 1.0):  # exp(log(10)) is not exactly 10, but the ends must be exact
             return self.high if share else self.low
         start, stop = self._scale
         raw = start + share * (stop - start)
@@ -182,14 +189,14 @@ class Dimension:
         return min(max(2.0 * (raw - start) / (stop - start) - 1.0, -1.0), 1.0)
 
     def decode_many(self, u: NDArray[np.float64]) -> NDArray[Any]:
-        """Return the values at (N,) coordinates in [-1, 1], bit for bit those of `decode`."""
+        """Return the values at (N,) coordinates in [-1, 1], with the same bits as `decode`."""
         share = np.minimum(np.maximum((u + 1.0) / 2.0, 0.0), 1.0)
         if self.values is not None:
             cells = np.minimum((share * len(self.values)).astype(np.int64), len(self.values) - 1)
             return np.array(self.values)[cells]
         start, stop = self._scale
         raw = start + share * (stop - start)
-        if self.log:  # one by one: numpy's exponential is not that of `math`
+        if self.log:  # one by one: numpy's exponential rounds differently
             raw = np.array([*map(math.exp, raw.tolist())], dtype=np.float64)
         values = np.floor(raw + 0.5) if self.kind == "int" else raw
         values = np.minimum(np.maximum(values, self.low), self.high)
@@ -197,7 +204,7 @@ class Dimension:
         return values.astype(np.int64) if self.kind == "int" else values
 
     def encode_many(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the coordinates of (N,) legal values, bit for bit those of `encode`."""
+        """Return the coordinates of (N,) legal values, with the same bits as `encode`."""
         if self.values is not None:
             distinct, inverse = np.unique(values, return_inverse=True)
             return np.array([self.encode(value) for value in distinct])[inverse]
@@ -212,14 +219,14 @@ class Dimension:
     def _scale(self) -> tuple[float, float]:
         """Ends of the interval on the scale on which a coordinate is uniform.
 
-        Integers own half a step on either side, or the two ends would be half as likely.
+        Integers have half a step on either side; the two ends would be half as likely otherwise.
         """
         margin = 0.5 if self.kind == "int" else 0.0
         low, high = self.low - margin, self.high + margin
         return (math.log(low), math.log(high)) if self.log else (low, high)
 
     def is_active(self, configuration: Mapping[str, object]) -> bool:
-        """Return whether it has a value beside those of a configuration, or of its first part."""
+        """Return whether it is active in a configuration, which may be incomplete."""
         if self.active is None:
             return True
         name, values = self.active
@@ -230,7 +237,7 @@ class Dimension:
         return float(self.grid.index(value) if self.kind == "category" else value)
 
     def from_number(self, number: float, what: str = "configuration") -> Value:
-        """Return the value that `number` gave a number."""
+        """Return the value of a number, the inverse of `number`."""
         if self.kind != "category":
             return self.validate(number, what)
         if number not in range(len(self.grid)):
@@ -239,11 +246,11 @@ class Dimension:
 
     @cached_property
     def _numbers(self) -> tuple[Number, ...]:
-        """The grid of a dimension that has numbers."""
+        """The grid of a numeric dimension."""
         return tuple(point for point in self.grid if not isinstance(point, str))
 
     def _position(self, value: Number) -> int | None:
-        """Return the index of the grid point that equals ``number``, or None."""
+        """Return the index of the grid point that equals ``value``, or None."""
         after = bisect_left(self._numbers, value)
         for index in (after, after - 1):
             if 0 <= index < len(self._numbers) and math.isclose(
@@ -253,7 +260,7 @@ class Dimension:
         return None
 
     def _category(self, value: object, what: str) -> Value:
-        """Return the category that a value equals."""
+        """Return the category that equals a value."""
         if not isinstance(value, str) or value not in self.grid:
             raise InvalidArgumentError(
                 f"`{what}[{self.name!r}]` must be one of {self.grid}, got {short_repr(value)}."
@@ -268,7 +275,7 @@ class Dimension:
         )
 
     def _cast(self, value: object, argument: str) -> Number:
-        """Return ``value`` as the built-in number named by ``kind``; 3.0 passes for an int."""
+        """Return ``value`` as the built-in number type of ``kind``; 3.0 is a valid int."""
         real = as_number(value)
         if real is None or not math.isfinite(real):
             raise self._bad(argument, "a finite number", value)
@@ -320,7 +327,7 @@ class Dimension:
             or self.bins is not None
         ):
             raise self._bad(
-                "values", "at least one word, each once, without `log` and `bins`", categories
+                "values", "at least one string, each once, without `log` and `bins`", categories
             )
         if (self.low, self.high) != (0, len(categories) - 1):
             raise self._bad("low", "0, and `high` the last position, of categories", self.low)

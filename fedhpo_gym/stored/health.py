@@ -381,7 +381,7 @@ def health_on(stored: lattice.StoredNumbers, command: str) -> Mapping[str, Any]:
 
 
 def survival_on(stored: lattice.StoredNumbers) -> Mapping[str, Any] | None:
-    """Return what a card says of the best cells' survival; None where it says none of these."""
+    """Return the survival of the best cells from a card; None if it has none of these numbers."""
     survival = stored.card.get(SURVIVAL)
     if survival is None or survival.get("of") != stored.digest:
         return None
@@ -445,14 +445,14 @@ which switches it off. A bound on updates that are noised is the exception: it c
 class Difficulty:
     """How hard a problem is."""
 
-    configurations: int  # how many were asked
-    guess: float  # loss of always predicting how often each label occurs
+    configurations: int  # number of evaluated configurations
+    guess: float  # loss of the label frequencies as a prediction
     best: float  # lowest mean over seeds
-    usual: float  # mean of the configuration that is used where nobody tunes
+    usual: float  # mean of the default configuration
     seed: float  # standard error by seeds among the best, see `seed_error`; NaN of one seed
-    # random trials -> mean of their best, less `best`; NaN of more than asked.
+    # Random trials -> mean of their best, minus `best`; NaN for more trials than configurations.
     left: Mapping[int, float]
-    near: float  # share of the configurations that lack at most `NEAR_BEST` of guess - best
+    near: float  # share of the configurations within `NEAR_BEST` of guess - best
     useless: float  # share of those that are no better than the guess, or diverge
 
     @property
@@ -550,10 +550,10 @@ def best_of(losses: NDArray[np.float64], trials: int) -> float:
 
 
 def default_configuration(space: SearchSpace) -> dict[str, Value]:
-    """Return what is used where nobody tunes: plain federated averaging, as far as it is legal.
+    """Return the default configuration: plain federated averaging, as far as it is legal.
 
-    A learning rate of 0.1, minibatches of 32, one local epoch and a server that takes whole steps;
-    whatever else there is has its lowest value, and categories their first.
+    This is a learning rate of 0.1, minibatches of 32, one local epoch and a server learning rate of
+    1. All other hyperparameters have their lowest value, and categories their first.
     """
     configuration: dict[str, Value] = {}
     for dimension in space.dimensions:

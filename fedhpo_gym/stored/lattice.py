@@ -44,9 +44,9 @@ class Landscape:
     space: SearchSpace  # the grid of configurations
     rounds: tuple[int, ...]  # ascending
     rates: tuple[float, ...]  # client sample rates, ascending
-    # those of the grid, in its order, then those drawn.
+    # Those of the grid, in its order, then random ones.
     configurations: tuple[dict[str, Value], ...]
-    on_grid: int  # how many of them are the grid; 0 where it is too large to be asked
+    on_grid: int  # how many of them are the grid; 0 if it is too large
     # (rounds, configurations, rates, seeds); infinite where training diverged.
     losses: Floats
     exact: bool  # whether nothing else is legal

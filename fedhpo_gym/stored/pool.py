@@ -57,7 +57,7 @@ class Pool:
             )
         self._requested_seed = seed
 
-    # Arrays are unpacked when somebody asks for answers: lists read the card alone.
+    # Arrays are unpacked on first use, because listings read only the card.
 
     @cached_property
     def _seed(self) -> int:
@@ -169,13 +169,13 @@ class Pool:
         return {**values, **dict(zip(FIDELITIES, fidelities, strict=True))}
 
     def nearest(self, columns: Columns) -> Columns:
-        """Return the (B,) values that are answered where others are asked for."""
+        """Return the nearest (B,) values that the pool has."""
         return self.columns_at(self.places(columns))
 
     def nearest_query(
         self, configuration: Mapping[str, Value], fidelity: Fidelity
     ) -> tuple[dict[str, Value], Fidelity]:
-        """Return the configuration and the fidelity that are answered where others are asked."""
+        """Return the nearest configuration and fidelity that the pool has."""
         nearest = self.nearest(query_columns(self.space, [(configuration, fidelity)]))
         rounds, rate = (nearest[name].tolist()[0] for name in FIDELITIES)
         return self.space.configurations_of(nearest)[0], Fidelity(rounds, rate)

@@ -278,7 +278,7 @@ class Surrogate:
 
 
 def _checked_knots(rounds: object, rounds_dimension: Dimension) -> NDArray[np.int64]:
-    """Return the rounds of a model's curves; they must hold all that may be asked for."""
+    """Return the rounds of a model's curves, which must cover all legal rounds."""
     knots = np.array(rounds, dtype=np.int64)
     if not len(knots) or knots[0] < 1 or (np.diff(knots) <= 0).any():
         raise ValueError(f"`rounds` must grow from 1 or more, got {knots.tolist()}")
@@ -354,7 +354,7 @@ def _is_of(name: str, numbers: Mapping[str, Any] | None) -> bool:
     path = catalogue.find_stored(name, f"{SUFFIX}.json")
     if numbers is None or path is None:
         return True
-    with suppress(OSError, ValueError):  # whoever opens it says what is wrong
+    with suppress(OSError, ValueError):  # opening the file reports the error
         card = coerce("card", read_json(path), Mapping)
         if NUMBERS in card:
             return bool(card[NUMBERS] == numbers.get(DIGEST_ENTRY))

@@ -1,11 +1,11 @@
 """Regression models of surrogates, evaluated with numpy alone and with reproducible bits.
 
 There are three: `Forest` (regression trees), `MultiHeadNetwork` (layers with one head per seed) and
-`ExactKernel` (a Matern kernel with fixed weights). `surrogate_curves`, `task_generator` and
-`meta_data` read them from stored arrays; `building/` fits them. The network and the kernel round
-every factor to a fixed grid (`on_grid`), so that each sum of products fits into the 53 bits of a
-float64. Such sums are exact in any order, so that predictions depend neither on the batch nor on
-the BLAS library.
+`ExactKernel` (a Matern kernel with fixed weights). `surrogate_curves` creates them from stored
+arrays, and `building/candidates.py` fits them; `task_generator` and `meta_data` share only the grid
+(`on_grid`). The network and the kernel round every factor to a fixed grid (`on_grid`), so that each
+sum of products fits into the 53 bits of a float64. Such sums are exact in any order, so that
+predictions depend neither on the batch nor on the BLAS library.
 """
 
 import math

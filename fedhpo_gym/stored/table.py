@@ -108,7 +108,7 @@ class StoredCurves(ABC):
         return tuple(self._shapes())
 
     def _layout(self) -> CurveLayout:
-        """Return what the card says of the curves."""
+        """Return the layout of the curves from the card."""
         return layout_of(self.card, self._shapes()["best_round"], self.axis)
 
     @abstractmethod
@@ -180,7 +180,7 @@ def _require_codes(arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def layout_of(content: Mapping[str, Any], shape: tuple[int, ...], axis: int) -> CurveLayout:
-    """Return what a card says of its curves."""
+    """Return the layout of the curves of a card."""
     rounds = SearchSpace.from_dict(content["fidelity_space"])["round"].grid
     return CurveLayout(
         shape,

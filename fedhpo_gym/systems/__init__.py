@@ -22,7 +22,7 @@ SYSTEM_MODELS: Final[Mapping[str, type[System]]] = {
     "devices": DeviceModel,
     "recorded": RecordedModel,
 }
-"""Kinds of clocks: Eq. 1 of FedHPO-Bench, single devices, and times that a user measured."""
+"""System models: Eq. 1 of FedHPO-Bench, single devices, and recorded times of a user."""
 
 
 @validate_call

@@ -1,4 +1,10 @@
-"""What every system model shares: work, messages, and clients, waited for or not."""
+"""The base of system models: `System` turns the `Work` of rounds into simulated time and bytes.
+
+Environments charge every trial or step through `System.cost`; `model.py` and `device_model.py`
+implement synchronous rounds. This module computes the cost of asynchronous aggregations for all of
+them, because it needs only the durations of jobs (`JobDurations`). `Work` describes rounds that are
+planned, whose cost is an expectation, or that happened, whose cost is exact.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +28,19 @@ from fedhpo_gym.systems.devices import Availability, Draw
 Compute = Literal["constant", "epochs", "steps", "samples"]
 
 SLOWEST, MOST = 1e-6, 1e18
-"""The lowest speed, in bytes/s, and the most seconds and bytes of one thing: every cost is then a
-finite number."""
+"""Lowest speed in bytes/s, and largest single duration (s) or size (bytes): every cost is then
+finite."""
 Positive: TypeAlias = Annotated[float, Range(0, MOST, "(]")]
 Amount: TypeAlias = Annotated[float, Range(0, MOST)]
 Share: TypeAlias = Annotated[float, Range(0, 1, "(]")]
 Whole: TypeAlias = Annotated[int, Range(0, 2**32, "[)")]
 NEEDS_SAMPLES: Final = ("steps", "samples")
-"""Rules that need to know how many samples clients have."""
+"""Rules of `compute` that need the sample counts of clients."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class System(CheckedFields, ABC):
-    """Turns work into simulated seconds and bytes; docs/cost_model.md says what its fields mean."""
+    """Turns work into simulated seconds and bytes; docs/cost_model.md describes its fields."""
 
     bytes_per_parameter: Positive = 4
     upload_compression: Share = 1.0
@@ -44,11 +50,14 @@ class System(CheckedFields, ABC):
     server_compute_s: Amount = 0.0
 
     def cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs."""
+        """Return the cost of the work of some rounds."""
         return self._cost(work) if not work.reports else reported_cost(self, work)
 
     def ample_s(self, work: Work) -> float:
-        """Return seconds that courses of planned work hardly ever exceed, for default budgets."""
+        """Return seconds that courses of planned work rarely exceed, for default budgets.
+
+        This is the mean plus four standard deviations.
+        """
         if not work.reports:
             return self.cost(work).time_s
         mean_s, deviation_s = _planned_s(self, work, self.job_means(work))
@@ -56,10 +65,10 @@ class System(CheckedFields, ABC):
 
     @abstractmethod
     def _cost(self, work: Work) -> Cost:
-        """Return what the work of some synchronous rounds costs."""
+        """Return the cost of the work of some synchronous rounds."""
 
     def _charged(self, work: Work, communication_s: float, computation_s: float) -> Cost:
-        """Return the cost of these seconds, and of a message each way for every sampled client."""
+        """Return the cost of some seconds, and of a message each way for every sampled client."""
         up_bytes, down_bytes = self.message_bytes(work)
         messages = work.rounds * work.sampled_clients
         return Cost(
@@ -73,15 +82,15 @@ class System(CheckedFields, ABC):
 
     @property
     def knows_energy(self) -> bool:
-        """Whether `energy_j` has an answer for synchronous work."""
+        """Whether `energy_j` is defined for synchronous work."""
         return False
 
     def energy_j(self, work: Work) -> float:
-        """Return the joules that clients need for some synchronous rounds."""
+        """Return the energy of clients in some synchronous rounds, in joules."""
         raise self._no_energy()
 
     def require_energy(self, *, asynchronous: bool = False) -> None:
-        """Refuse to tell energies that this system does not know."""
+        """Raise an error if this system has no energies."""
         if not self.knows_energy:
             raise self._no_energy()
         if asynchronous:
@@ -98,21 +107,21 @@ class System(CheckedFields, ABC):
         )
 
     def job_means(self, work: Work) -> JobDurations:
-        """Return how long clients are expected to take for a job of asynchronous training."""
+        """Return the expected durations of jobs of asynchronous training."""
         raise self._no_clients()
 
     def _no_clients(self) -> InvalidArgumentError:
         return InvalidArgumentError(
             "`system['model']` must be 'analytic' or 'devices' for asynchronous algorithms, whose "
-            f"clients take their time each on its own, got {type(self).__name__}"
+            f"clients have separate durations, got {type(self).__name__}"
         )
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
-        """Return the seconds of one job of a client, and whether it then reports."""
+        """Return the seconds of one job of a client, and whether it reports."""
         raise self._no_clients()
 
     def client_units(self, work: Work, num_clients: int) -> Floats:
-        """Return in how many units of `compute` each of the clients counts its round."""
+        """Return (num_clients,) units of `compute` in the round of each client."""
         each, clients = None, work.clients
         if clients is not None and self.compute != "constant":
             of = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
@@ -122,9 +131,9 @@ class System(CheckedFields, ABC):
     def times_s(
         self, works: Sequence[Work], which: AnyIntegers, rounds: AnyIntegers, rates: Floats
     ) -> Floats:
-        """Return the (B,) `time_s` that `cost` has for many planned works, bit for bit.
+        """Return the (B,) `time_s` of `cost` for planned works, with the same bits.
 
-        The (B,) rounds and rates take the place of those of `works[which]`.
+        The (B,) rounds and rates replace those of `works[which]`.
         """
         keys = list(zip(which.tolist(), rounds.tolist(), rates.tolist(), strict=True))
         times = {
@@ -139,7 +148,7 @@ class System(CheckedFields, ABC):
         return full_bytes * self.upload_compression, full_bytes * self.download_compression
 
     def units(self, work: Work) -> float:
-        """Return in how many units of `compute` the client with most work counts its round."""
+        """Return the units of `compute` in the round of the client with most work."""
         units = {
             "constant": 1.0,
             "epochs": work.local_epochs,
@@ -148,15 +157,15 @@ class System(CheckedFields, ABC):
         }[self.compute]
         if units is None:
             raise InvalidArgumentError(
-                f"`compute` must be 'constant' or 'epochs' where nobody knows how many samples a "
-                f"client has, got {self.compute!r}."
+                f"`compute` must be 'constant' or 'epochs' where the number of samples of clients "
+                f"is unknown, got {self.compute!r}."
             )
         return units
 
 
 @dataclass(frozen=True, eq=False)
 class ClientWork:
-    """What each client computes in a round, (clients,): local epochs, minibatch steps, samples."""
+    """Work of each client in a round, (clients,): local epochs, minibatch steps, samples."""
 
     epochs: Floats
     steps: Floats | None = None
@@ -165,13 +174,13 @@ class ClientWork:
 
 @dataclass(frozen=True, eq=False)
 class CourseHistory:
-    """Rounds that a course has really taken: which, who trained, and when they began.
+    """Rounds of a course that happened: their numbers, cohorts and start.
 
     Attributes:
-        seed: of the course.
-        first_round: rounds that the course had taken before.
+        seed: seed of the course.
+        first_round: number of earlier rounds of the course.
         start_s: simulated second at which the first of these rounds begins.
-        sampled: (rounds, clients) who trained.
+        sampled: (rounds, clients) whether a client trained.
         seconds: (rounds,) simulated seconds of aggregations, for asynchronous algorithms only.
     """
 
@@ -184,18 +193,18 @@ class CourseHistory:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of some rounds of one course, of the client that computes most in a round.
+    """The work of some rounds of one course; per-client fields are of the client with most work.
 
     Attributes:
         num_parameters: parameters of the model that is exchanged.
         client_share: the real number `client_sample_rate * num_clients`, as Eq. 1 counts it.
-        minibatch_steps: of a client in a round; None where nobody knows how many samples it has.
-        samples: training samples a client reads in a round, once per epoch; None likewise.
-        num_clients: clients of the federation; 0 where nobody says.
-        clients: the same of each client; None where all are alike.
-        happened: the rounds, if they are past; None where they are only planned, as in trials.
-        reports: how many an asynchronous aggregation waits for; 0: rounds are synchronous.
-        copies: how many times the size of the model every message has.
+        minibatch_steps: steps of a client in a round; None if its number of samples is unknown.
+        samples: training samples that a client reads in a round, once per epoch; None likewise.
+        num_clients: clients of the federation; 0 if unknown.
+        clients: the work of each client; None if all are equal.
+        happened: the history of past rounds; None for planned rounds, as in trials.
+        reports: number of reports per asynchronous aggregation; 0 for synchronous rounds.
+        copies: size of a message, in sizes of the model.
     """
 
     num_parameters: int
@@ -232,7 +241,7 @@ class Work:
 
     @property
     def samples_read(self) -> float | None:
-        """Training samples that all clients read, at most where they are planned; None: unknown."""
+        """Training samples that all clients read, an upper bound if planned; None if unknown."""
         if self.clients is None or self.clients.samples is None:
             return None
         if self.happened is not None:
@@ -241,7 +250,7 @@ class Work:
         return float(self.rounds * most.sum())
 
     def of_rounds(self, rounds: int, client_sample_rate: float) -> Self:
-        """Return the work of so many planned rounds with cohorts of another size."""
+        """Return the planned work of other rounds, with cohorts of another size."""
         sampled = Fidelity(rounds, client_sample_rate).sampled_clients(self.num_clients)
         share = self.num_clients * client_sample_rate
         return replace(self, rounds=rounds, sampled_clients=sampled, client_share=share)
@@ -253,7 +262,7 @@ COURSES: Final = 64
 
 @dataclass(frozen=True, eq=False)
 class JobDurations:
-    """How long jobs of clients take on average: from the begin of one to its report."""
+    """Mean durations of the jobs of clients, from their start to their report."""
 
     other_s: Floats  # (clients,) seconds of transfers and waiting
     compute_s: Floats  # (clients,) seconds of computation
@@ -269,7 +278,7 @@ class JobDurations:
 
 @dataclass(frozen=True, eq=False)
 class JobClock:
-    """A system as the engine asks it: how long jobs of one course take."""
+    """The interface of a system for the engine: durations of the jobs of one course."""
 
     system: System
     work: Work
@@ -283,17 +292,17 @@ class JobClock:
         return self.system.server_compute_s
 
     def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
-        """Return the seconds of a client's `number`-th job of a course, and if it reports."""
+        """Return the seconds of the `number`-th job of a course, and whether it reports."""
         system_seed = int(getattr(self.system, "seed", 0))
         return self.system.job(self.work, client, start_s, Draw(seed, (system_seed, number)))
 
 
 def reported_cost(system: System, work: Work) -> Cost:
-    """Return what some aggregations cost.
+    """Return the cost of some asynchronous aggregations.
 
-    Those that happened cost the virtual time that they took, planned ones what they are expected to
-    take: in the long run where clients are always available, else in the mean of simulated courses.
-    Computation is told apart from all other time by its share in the jobs of all clients.
+    Past aggregations cost their virtual time. Planned ones cost their expected time: the long-run
+    mean if clients are always available, else the mean of simulated courses. Time is split into
+    computation and communication by the shares of these in the jobs of all clients.
     """
     means = system.job_means(work)
     arrive = 1.0 - means.dropout
@@ -319,8 +328,8 @@ def reported_cost(system: System, work: Work) -> Cost:
 def _planned_s(system: System, work: Work, means: JobDurations) -> tuple[float, float]:
     """Return the mean and the standard deviation of the seconds of planned aggregations.
 
-    Without hours, the deviation is that of as many independent times between reports, as large as
-    exponential jobs of these clients would make it.
+    Without hours, the deviation is that of a sum of independent times between reports, each as for
+    exponential jobs of these clients.
     """
     if means.hours is None:
         job_s, reports = means.job_s, work.rounds * work.reports
@@ -331,7 +340,7 @@ def _planned_s(system: System, work: Work, means: JobDurations) -> tuple[float, 
     ends_s = _flights_s(
         np.ascontiguousarray(means.job_s - means.wait_s, np.float64).tobytes(),
         means.hours,
-        1 << (work.rounds - 1).bit_length(),  # the first of more are the same
+        1 << (work.rounds - 1).bit_length(),  # power of 2: fewer cache entries
         work.reports,
         work.sampled_clients,
         means.dropout,
@@ -356,7 +365,7 @@ def _flights_s(
     """Return the (courses, rounds) seconds after which aggregations of simulated courses end."""
     own_s, rng = np.frombuffer(job_s, np.float64), stream(seed, "planned_flights")
     num_clients, course = len(own_s), np.arange(COURSES)
-    # Of each course, those that train are the first `at_once`, the others are idle.
+    # (courses, clients): the first `at_once` clients of a row train, the others are idle.
     client = rng.permuted(np.tile(np.arange(num_clients), (COURSES, 1)), axis=1)
     now_s, arrived = np.zeros(COURSES), np.zeros(COURSES, np.int64)
     ends_s = np.full((COURSES, rounds), np.inf)
@@ -378,7 +387,7 @@ def _flights_s(
         next_client = at_once - 1 + rng.integers(num_clients - at_once + 1, size=COURSES)
         next_client = np.where(
             next_client == at_once - 1, first_done, next_client
-        )  # whoever is done is idle, too
+        )  # the client that finished is idle as well
         leaving = client[course, first_done]
         client[course, first_done] = client[course, next_client]
         client[course, next_client] = leaving
@@ -387,9 +396,9 @@ def _flights_s(
 
 
 def between_reports_s(job_s: Floats, at_once: int) -> float:
-    """Return the mean seconds between two reports, in the long run, of jobs of (clients,) seconds.
+    """Return the long-run mean seconds between two reports, for jobs of (clients,) seconds.
 
-    M of N clients train at once. Whoever is done makes room for one of the idle, drawn uniformly.
+    M of N clients train at a time. A client that finishes is replaced by a random idle one.
     The clients that train are then a reversible process, in which a set S has a probability
     proportional to the product of its T_i, whatever the distributions of the times with these means
     are (the insensitivity of such systems; Kelly, 1979). So with the elementary symmetric

@@ -1,4 +1,10 @@
-"""The clock of single devices: every client has its own speeds, hours, and faults."""
+"""The system model of single devices: clients differ in speeds, availability and faults.
+
+`SYSTEM_MODELS` offers it as "devices", and `System.cost` calls it. A round that happened is charged
+with the random numbers of its course. A planned round costs an expectation, computed from
+`PLANNED_ROUNDS` simulated rounds. These use common random numbers for all configurations, so that
+configurations differ in cost by their work only.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -36,22 +42,22 @@ from fedhpo_gym.systems.devices import (
 )
 
 PLANNED_ROUNDS: Final = 256
-"""Simulated rounds whose mean is the cost of a planned one, or courses that are lived through."""
+"""Simulated rounds whose mean is the cost of a planned one; also the most simulated courses."""
 _LEAST_COURSES = 16
-_AT_ONCE = 2**16  # invited clients of all courses that are lived through side by side
+_AT_ONCE = 2**16  # invited clients of all courses that are simulated together
 _MAX_MEANS = 4096
-_MAX_LIVED = 256  # kinds of work whose courses are kept: 256 of 1,000 rounds take 15 MB
-_MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
+_MAX_LIVED = 256  # kinds of work whose courses are cached: 256 of 1,000 rounds take 15 MB
+_MAX_KEPT = 1000  # largest cohort whose plan is cached: 12 MB
 _ENERGIES = ("client_compute_w", "upload_j_per_byte", "download_j_per_byte")
 Speed: TypeAlias = Annotated[float, Range(SLOWEST, MOST)]
 Spread: TypeAlias = Annotated[float, Range(0, 10)]
-"""What is drawn stays a finite number."""
+"""A standard deviation in logs; draws stay finite."""
 Below1: TypeAlias = Annotated[float, Range(0, 0.999)]
 Energy: TypeAlias = Annotated[float, Range(0, 1e9)]
 
 
 class _Total(NamedTuple):
-    """Sums over rounds, of which `other_s` is all time but the computation."""
+    """Sums over rounds; `other_s` is all time except for computation."""
 
     other_s: float
     computation_s: float
@@ -74,7 +80,11 @@ def _summed(rounds: populations.Rounds) -> _Total:
 
 
 class _LivedCourses:
-    """Courses whose rounds follow each other, side by side, and what they took on average."""
+    """Simulated courses, which run in parallel, and the means of their totals.
+
+    With limited availability, the cost of a round depends on the time of day at its start, so that
+    whole courses must be simulated.
+    """
 
     def __init__(self, courses: int, seed: int) -> None:
         self._rng = stream(seed, "planned_courses")
@@ -84,11 +94,11 @@ class _LivedCourses:
 
     @property
     def rounds(self) -> int:
-        """Rounds that the courses have taken."""
+        """Number of simulated rounds."""
         return len(self._sums) - 1
 
     def mean(self, rounds: int) -> _Total:
-        """Return the mean sums of the first rounds."""
+        """Return the mean totals of the first rounds."""
         return _Total(*self._sums[rounds].tolist())
 
     def deviation_s(self, rounds: int) -> float:
@@ -102,7 +112,7 @@ class _LivedCourses:
         hours: Availability,
         server_s: float,
     ) -> None:
-        """Let all courses take one more round; what is drawn does not depend on their work."""
+        """Simulate one more round of all courses; draws do not depend on their work."""
         who = invited(len(self._now_s), self._rng)
         wait_s = hours.wait_s(who.clients % len(hours), self._now_s[:, None])
         rounds = take_rounds(replace(who, wait_s=wait_s))
@@ -113,7 +123,7 @@ class _LivedCourses:
 
 @dataclass
 class _DrawCache:
-    """What was drawn or computed before, by what it depends on."""
+    """Caches of draws and results."""
 
     populations: dict[int, Devices] = field(default_factory=dict)
     hours: dict[int, Availability] = field(default_factory=dict)
@@ -124,12 +134,12 @@ class _DrawCache:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel(System):
-    """A clock that knows every client's device; docs/cost_model.md says what its fields mean.
+    """A system model with a device for every client; docs/cost_model.md describes its fields.
 
-    A round that happened is paid as it was; a planned one costs what living through it costs in
-    expectation. In simulated rounds all clients take part equally often, and cohorts are the same
-    for all configurations: a trial costs the same whenever it is asked, more work never costs less,
-    and configurations differ by their work and never by luck.
+    A past round costs what it took, and a planned one the expectation over simulated rounds. In
+    these, all clients take part equally often, and cohorts are the same for all configurations.
+    A trial therefore always costs the same, more work never costs less, and configurations differ
+    in cost by their work only.
     """
 
     client_compute_s: Amount = 1.0
@@ -163,8 +173,8 @@ class DeviceModel(System):
             path = getattr(self, f"{name}_path")
             if bool(path) != (kind in needing) and not (path and kind in may):
                 raise InvalidArgumentError(
-                    f"`{name}_path` must name a file for `{name}` of {needing}, and none where "
-                    f"nothing is read, got {short_repr(path)} for {kind!r}."
+                    f"`{name}_path` must name a file for `{name}` of {needing}, and be empty where "
+                    f"no file is read, got {short_repr(path)} for {kind!r}."
                 )
         if self.devices == "fedscale" and self.compute != "samples":
             raise InvalidArgumentError(
@@ -172,18 +182,18 @@ class DeviceModel(System):
                 f"sample, got {self.compute!r}."
             )
         derived = (self.measured, self.trace)
-        del derived  # they stay read
+        del derived  # the properties stay cached
 
     @cached_property
     def measured(self) -> Devices | None:
-        """The devices that were measured; None where all are drawn."""
+        """The measured devices; None if devices are drawn from distributions."""
         readers = {"fedscale": traces.read_fedscale_devices, "flash": traces.read_flash_speeds}
         read = readers.get(self.devices)
         return None if read is None else read(self.devices_path)
 
     @cached_property
     def trace(self) -> Availability | None:
-        """When clients were available; None where it is drawn."""
+        """The measured availability of clients; None if it is drawn."""
         if self.availability == "fedscale":
             return traces.read_fedscale_availability(self.availability_path)
         if self.availability == "flash":
@@ -191,13 +201,13 @@ class DeviceModel(System):
         return None
 
     def population(self, num_clients: int) -> Devices:
-        """Return the devices of a federation's clients."""
+        """Return the devices of the clients of a federation."""
         if num_clients not in self._kept.populations:
             self._kept.populations[num_clients] = self._population(num_clients)
         return self._kept.populations[num_clients]
 
     def hours(self, num_clients: int) -> Availability | None:
-        """Return when clients are available; None: always. Client i has row i modulo the rows."""
+        """Return the availability of clients (None: always); client i has row i modulo rows."""
         if self.availability == "always" or self.trace is not None:
             return self.trace
         if num_clients not in self._kept.hours:
@@ -206,8 +216,8 @@ class DeviceModel(System):
         return self._kept.hours[num_clients]
 
     def _cost(self, work: Work) -> Cost:
-        # Computation is that of the last client that counted, and of the server. All other time is
-        # communication: transfers, and waiting for clients.
+        # Computation is that of the last client in time, and of the server. All other time, that is
+        # transfers and waiting for clients, counts as communication.
         up_bytes, down_bytes = self.message_bytes(work)
         total = self._sums(work)
         computation_s = total.computation_s + work.rounds * self.server_compute_s
@@ -225,7 +235,7 @@ class DeviceModel(System):
         return any(getattr(self, name) for name in _ENERGIES)
 
     def energy_j(self, work: Work) -> float:
-        """All that are invited compute, and all that do not drop out send, in time or not."""
+        """Return joules: all invited clients compute, and all that do not drop out send."""
         self.require_energy(asynchronous=bool(work.reports))
         up_bytes, down_bytes = self.message_bytes(work)
         total = self._sums(work)
@@ -238,7 +248,7 @@ class DeviceModel(System):
         return self._planned(work) if past is None else self._taken(work, past)
 
     def _taken(self, work: Work, happened: CourseHistory) -> _Total:
-        """Return what the rounds took that happened, one after the other."""
+        """Return the totals of past rounds."""
         num_clients, time_s, totals = _clients_of(work), happened.start_s, []
         for index, sampled in enumerate(happened.sampled):
             draw = Draw(happened.seed, (self.seed, happened.first_round + index))
@@ -249,7 +259,7 @@ class DeviceModel(System):
         return _Total(*[math.fsum(column) for column in zip(*totals, strict=True)])
 
     def _planned(self, work: Work) -> _Total:
-        """Return what planned rounds take in expectation."""
+        """Return the expected totals of planned rounds."""
         num_clients = _clients_of(work)
         if self.hours(num_clients) is not None:
             return self._lived(work).mean(work.rounds)
@@ -264,12 +274,12 @@ class DeviceModel(System):
         return _Total(*[work.rounds * total for total in self._kept.means[key]])
 
     def _key(self, work: Work) -> tuple[object, ...]:
-        """Return what planned rounds depend on."""
+        """Return the cache key of planned rounds."""
         units = self.client_units(work, work.num_clients).tobytes()
         return (*self.message_bytes(work), work.sampled_clients, units)
 
     def _lived(self, work: Work) -> _LivedCourses:
-        """Return courses of such work, one round after the other, at least as far as asked."""
+        """Return simulated courses of some work, with at least its number of rounds."""
         key, num_clients = self._key(work), work.num_clients
         invited = math.ceil(work.sampled_clients * (1.0 + self.over_selection))
         if key not in self._kept.courses:
@@ -306,14 +316,14 @@ class DeviceModel(System):
         return mean_s + 4.0 * float(np.std(np.concatenate(times))) * math.sqrt(work.rounds)
 
     def _rounds(self, work: Work, who: Invitations) -> populations.Rounds:
-        """Return what some rounds of the same work take."""
+        """Return the durations of some rounds of the same work."""
         units, sizes = self.client_units(work, work.num_clients), self.message_bytes(work)
         return populations.take_rounds(
             who, units, self.client_compute_s, sizes, self.deadline_s or math.inf
         )
 
     def _plan(self, num_clients: int, cohort: int) -> Iterable[Invitations]:
-        """Return who is invited to the planned rounds, which are the same for all work."""
+        """Return the invitations of planned rounds, which are the same for all work."""
         stored_plan = self._kept.plans.get((num_clients, cohort))
         if stored_plan is not None:
             return [stored_plan]
@@ -327,7 +337,7 @@ class DeviceModel(System):
         return [self._kept.plans[num_clients, cohort]]
 
     def _cohorts(self, num_clients: int, cohort: int) -> Iterator[NDArray[np.integer]]:
-        """Yield cohorts in which all clients take part equally often: few then tell the mean."""
+        """Yield cohorts in which all clients take part equally often, for a precise mean."""
         rng = stream(self.seed, "planned_cohorts")
         places = np.arange(cohort)
         cycle = num_clients // math.gcd(num_clients, cohort)
@@ -350,7 +360,7 @@ class DeviceModel(System):
         )
 
     def job_means(self, work: Work) -> JobDurations:
-        """Return how long jobs are expected to take; the wait is the mean over times of a day."""
+        """Return the expected durations of jobs; the wait is the mean over times of a day."""
         for name in ("over_selection", "deadline_s"):
             if value := getattr(self, name):
                 raise InvalidArgumentError(
@@ -375,7 +385,7 @@ class DeviceModel(System):
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
         who = self._invite(_clients_of(work), np.array([client]), start_s, draw)
-        rounds = self._rounds(work, who)  # jobs know no deadline: `job_means` refuses it
+        rounds = self._rounds(work, who)  # without a deadline: `job_means` rejects it
         return float(rounds.time_s[0]), bool(who.survives[0, 0])
 
     def _population(self, num_clients: int) -> Devices:
@@ -403,7 +413,7 @@ class DeviceModel(System):
 def _clients_of(work: Work) -> int:
     if work.num_clients < 1:
         raise InvalidArgumentError(
-            "`work` must say `num_clients` where clients have devices of their own, got none; "
-            "`Work.of_course` does."
+            "`work` must have `num_clients` for a model of single devices, got none; use "
+            "`Work.of_course`."
         )
     return work.num_clients

@@ -1,4 +1,10 @@
-"""Devices of clients, when they are available, who is invited, and what chance deals them."""
+"""Devices of clients: their speeds, availability, invitations to rounds, and durations of rounds.
+
+`DeviceModel` draws or reads devices here and computes the durations of rounds; `model` and `base`
+use single functions. Devices and rounds are arrays of many entries, so that hundreds of rounds are
+computed together. Random numbers belong to a round and a position in its cohort: inviting more
+clients does not change the draws of the first ones.
+"""
 
 import math
 from collections.abc import Sequence
@@ -17,13 +23,13 @@ from fedhpo_gym.core.seeding import stream
 
 @dataclass(frozen=True)
 class Draw:
-    """A seed and keys that name the random numbers of a round: those of equal draws are equal."""
+    """A seed and keys that name the random numbers of a round; equal draws give equal numbers."""
 
     seed: int
     keys: tuple[int, ...]
 
     def stream(self, name: str) -> np.random.Generator:
-        """Return the round's stream of a name."""
+        """Return a named stream of the round."""
         return stream(self.seed, name, *self.keys)
 
 
@@ -32,16 +38,16 @@ KILOBYTE: Final = 1024.0
 FLASH_KB_PER_S: Final[Floats] = np.loadtxt(
     Path(__file__).with_name("flash_phones.csv"), delimiter=",", skiprows=1
 )
-"""Mean and standard deviation of the speed to a phone, then of that from it, in kB/s."""
+"""(phones, 4): mean and standard deviation of download speed, then of upload speed, in kB/s."""
 
 
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """Devices, as arrays of one entry each."""
+    """Devices, as arrays (devices,)."""
 
-    compute: Floats  # how many times as long as the reference device each computes
-    upload: Floats  # mean speed from the device, in bytes/s
-    download: Floats  # mean speed to it, in bytes/s
+    compute: Floats  # duration of computation, relative to the reference device
+    upload: Floats  # mean upload speed in bytes/s
+    download: Floats  # mean download speed in bytes/s
     upload_variation: Floats  # standard deviation of a transfer's speed, as a share of the mean
     download_variation: Floats  # likewise
 
@@ -54,7 +60,7 @@ class Devices:
                 )
             if not np.all(least & np.isfinite(values)):
                 raise InvalidArgumentError(
-                    f"`{name}` must be positive and finite for every device, got others"
+                    f"`{name}` must be positive and finite for every device, got other values"
                 )
 
     def __len__(self) -> int:
@@ -66,7 +72,7 @@ class Devices:
 
 
 def alike(num_devices: int, compute: float, upload: float, download: float) -> Devices:
-    """Return devices without any difference."""
+    """Return equal devices."""
     same = [
         np.full(num_devices, value, np.float64) for value in (compute, upload, download, 0.0, 0.0)
     ]
@@ -83,7 +89,11 @@ def lognormal(
     correlation: float,
     variation: float,
 ) -> Devices:
-    """Draw devices: compute times and speeds are log-normal."""
+    """Draw devices with log-normal compute times and speeds.
+
+    `upload` and `download` are (median in bytes/s, standard deviation of the log); their logs have
+    the given correlation.
+    """
     deviates = stream(seed, "devices").standard_normal((num_devices, 3)).T
     compute, down, independent = deviates
     up = correlation * down + np.sqrt(1.0 - correlation**2) * independent
@@ -100,7 +110,7 @@ def lognormal(
 def drawn_of(
     measured: Devices, num_devices: int, seed: int, compute_sigma: float | None
 ) -> Devices:
-    """Draw devices of measured ones, with replacement."""
+    """Draw devices from measured ones, with replacement."""
     rng = stream(seed, "measured_devices")
     devices = measured.take((rng.random(num_devices) * len(measured)).astype(np.intp))
     if compute_sigma is None:
@@ -121,24 +131,24 @@ def of_flash(table: Floats) -> Devices:
 
 DAY_S: Final = 86_400.0
 SLOTS: Final = 144
-"""Slots of ten minutes in a day: drawn availability changes at their borders."""
+"""Slots of ten minutes in a day; drawn availability changes only between slots."""
 
-_MARGIN = 1e-6  # what FLGo takes off, so that beta = 0 leaves a positive deviation
-_PORTION = 65_536  # clients drawn at a time: 75 MB
+_MARGIN = 1e-6  # subtracted as in FLGo, for a positive deviation at beta = 0
+_PORTION = 65_536  # clients that are drawn together: 75 MB
 
 
 @dataclass(frozen=True, eq=False)
 class Availability:
-    """Intervals in which clients are available; those of a client repeat with its period."""
+    """Intervals in which clients are available; they repeat with the period of the client."""
 
     period_s: Floats  # (clients,) seconds after which a client's intervals repeat
-    client: NDArray[np.intp]  # (intervals,) whose interval it is, in ascending order
-    start_s: Floats  # (intervals,) its beginning, ascending for each client, in [0, period]
-    end_s: Floats  # (intervals,) its end, likewise; a client is still available then
+    client: NDArray[np.intp]  # (intervals,) client of an interval, in ascending order
+    start_s: Floats  # (intervals,) start, ascending for each client, in [0, period]
+    end_s: Floats  # (intervals,) end, likewise; the client is still available at the end
 
     @classmethod
     def of_intervals(cls, clients: Sequence[tuple[float, Floats]]) -> "Availability":
-        """Make it of (period, (intervals, 2) beginnings and ends) per client."""
+        """Return the availability of (period, (intervals, 2) starts and ends) per client."""
         for index, (period_s, intervals) in enumerate(clients):
             flat = intervals.reshape(-1)
             if not flat.size or not 0 < period_s < math.inf:
@@ -149,7 +159,7 @@ class Availability:
             if not (flat[0] >= 0 and flat[-1] <= period_s and np.all(np.diff(flat) >= 0)):
                 raise InvalidArgumentError(
                     f"`clients` must have intervals in order, within [0, {period_s:g}], got "
-                    f"others of client {index}"
+                    f"other intervals of client {index}"
                 )
         counts = [len(intervals) for _, intervals in clients]
         both = np.concatenate([intervals for _, intervals in clients]).astype(np.float64)
@@ -165,18 +175,21 @@ class Availability:
 
     @cached_property
     def _ends(self) -> Floats:
-        """Where intervals end on one line for all clients: client, and share of its period."""
+        """(intervals,) sort keys of interval ends: client + half of the share of its period.
+
+        The keys of client i lie in [i, i + 0.5], so that one search serves all clients.
+        """
         return np.asarray(self.client + 0.5 * self.end_s / self.period_s[self.client])
 
     @cached_property
     def _first(self) -> NDArray[np.intp]:
-        """(clients + 1,) where the intervals of each client begin."""
+        """(clients + 1,) index of the first interval of each client."""
         return np.searchsorted(self.client, np.arange(len(self.period_s) + 1))
 
     def wait_s(self, clients: NDArray[np.integer], time_s: float | Floats) -> Floats:
-        """Return the seconds from a time until each of some clients is available: 0 if it is.
+        """Return the seconds from a time until each of some clients is available, 0 if it is.
 
-        The end of a wait never falls when `time_s` grows: who asks later is not served earlier.
+        The end of a wait is monotone in `time_s`: a later start never ends earlier.
         """
         period = self.period_s[clients]
         phase = np.fmod(time_s, period)
@@ -189,10 +202,10 @@ class Availability:
 
 
 def drawn(kind: str, num_clients: int, beta: float, seed: int) -> Availability:
-    """Draw in which slots of a day clients are available; every day is the same.
+    """Draw the slots of a day in which clients are available; all days are equal.
 
     The rates are those of Ribero et al. (2022), arXiv:2205.06730, as FLGo implements them. A client
-    that would never be available is so in the slot in which it came closest.
+    without any slot gets the slot in which it came closest.
     """
     sigma = -math.log(1.0 - beta - _MARGIN) if beta > 0 else 0.0
     rates = np.exp(sigma * stream(seed, "availability_rates").standard_normal(num_clients))
@@ -215,22 +228,22 @@ def drawn(kind: str, num_clients: int, beta: float, seed: int) -> Availability:
 
 @dataclass(frozen=True, eq=False)
 class Invitations:
-    """The clients that a server invites, (rounds, invited); what is random belongs to a place.
+    """The clients that a server invites, arrays (rounds, invited).
 
-    So whoever is invited beyond them changes nothing for the first ones.
+    Random values belong to a position, so that further invitations do not change the first ones.
     """
 
     clients: NDArray[np.integer]
-    wanted: int  # reports that the server waits for
-    compute: Floats  # how many times as long as the reference device each computes
+    wanted: int  # number of reports that the server waits for
+    compute: Floats  # duration of computation, relative to the reference device
     upload: Floats  # bytes/s from each in this round
     download: Floats  # bytes/s to each in this round
     wait_s: Floats  # seconds until each is available
-    survives: Bools  # whether each does not drop out
+    survives: Bools  # whether a client does not drop out
 
     @classmethod
     def joined(cls, rounds: "Sequence[Invitations]") -> "Invitations":
-        """Return rounds with equally many clients as one record."""
+        """Concatenate rounds with equally many clients."""
         arrays = [name for name in vars(rounds[0]) if name != "wanted"]
         joined = {
             name: np.concatenate([getattr(invitations, name) for invitations in rounds])
@@ -241,14 +254,14 @@ class Invitations:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What some rounds took, (rounds,) each."""
+    """Durations and counts of some rounds, (rounds,) each."""
 
     time_s: Floats  # seconds, without the server's computation
-    computation_s: Floats  # of these, seconds in which the last client that counted computed
-    reports: NDArray[np.integer]  # reports that counted
-    invited: int  # clients that received the model in each
-    busy_s: Floats  # seconds in which all that were invited computed, added up
-    sent: NDArray[np.integer]  # clients that sent a report, in time or not
+    computation_s: Floats  # of these, seconds of computation of the last client in time
+    reports: NDArray[np.integer]  # reports in time
+    invited: int  # clients that received the model in each round
+    busy_s: Floats  # seconds of computation, summed over all invited clients
+    sent: NDArray[np.integer]  # clients that sent a report, in time or late
 
 
 def invite(
@@ -261,7 +274,10 @@ def invite(
     over_selection: float,
     dropout: float,
 ) -> Invitations:
-    """Invite clients to one round."""
+    """Invite the clients of one round, `cohort` and more by over-selection.
+
+    `cohort` is the clients, or their number if they are to be drawn.
+    """
     cohort_clients = np.zeros(0, np.intp) if isinstance(cohort, int) else cohort
     num_reports = min(cohort, len(devices)) if isinstance(cohort, int) else len(cohort)
     num_invited = min(len(devices), math.ceil(num_reports * (1.0 + over_selection) - 1e-9))
@@ -301,7 +317,7 @@ def invite_uniformly(
     over_selection: float,
     dropout: float,
 ) -> Invitations:
-    """Invite clients to one round of each of many courses, drawn uniformly; nobody waits yet."""
+    """Invite uniformly drawn clients to one round of each of many courses, without waits."""
     num_reports = min(cohort, len(devices))
     num_invited = min(len(devices), math.ceil(num_reports * (1.0 + over_selection) - 1e-9))
     clients = _distinct(rng, rounds, len(devices), num_invited)
@@ -318,7 +334,7 @@ def invite_uniformly(
 
 
 def _distinct(rng: np.random.Generator, rows: int, high: int, count: int) -> NDArray[np.integer]:
-    """Return (rows, number) integers below `high`, those of a row drawn without replacement."""
+    """Return (rows, count) integers below `high`, drawn without replacement in each row."""
     if count * count > high:
         permutations = rng.permuted(np.tile(np.arange(high), (rows, 1)), axis=1)
         return np.asarray(permutations[:, :count])
@@ -337,7 +353,7 @@ def take_rounds(
     message_bytes: tuple[float, float],
     deadline_s: float,
 ) -> Rounds:
-    """Return what rounds take in which the invited do their work of (clients,) units."""
+    """Return the durations of rounds in which invited clients work (clients,) units."""
     compute_s, transfer_s = client_seconds(
         units[invited.clients],
         second_per_unit,
@@ -361,9 +377,10 @@ def take_rounds(
 def _speeds(
     means: Floats, variations: Floats, clients: NDArray[np.integer], draw: Draw, name: str
 ) -> Floats:
-    """Return the speeds of one round's transfers: log-normal with these means and variations.
+    """Return log-normal speeds of the transfers of one round, with some means and variations.
 
-    Under FLASH's normal distribution, cut off at zero, the mean time of a transfer is infinite.
+    FLASH draws from a normal distribution truncated at zero, for which the mean time of a transfer
+    would be infinite.
     """
     mean, variation = means[clients], variations[clients]
     if not variation.any():
@@ -384,13 +401,13 @@ def client_seconds(
     upload: tuple[float, Floats],
     download: tuple[float, Floats],
 ) -> tuple[Floats, Floats]:
-    """Return the seconds in which each of (clients,) computes, and those of its two transfers."""
+    """Return the (clients,) seconds of computation, and of both transfers."""
     transfer_s = upload[0] / upload[1] + download[0] / download[1]
     return units * second_per_unit * compute_factor, transfer_s
 
 
 class RoundCompletion(NamedTuple):
-    """After how long rounds ended, with whose report (its place), and how many counted."""
+    """Ends of rounds, (rounds,): seconds, position of the last report, and reports in time."""
 
     after_s: Floats
     last: NDArray[np.intp]
@@ -400,10 +417,10 @@ class RoundCompletion(NamedTuple):
 def endings(
     report_s: Floats, survives: Bools, num_reports: int, deadline_s: float = math.inf
 ) -> RoundCompletion:
-    """Return when rounds end, each on its own, of (rounds, invited) reports.
+    """Return the ends of independent rounds, from the times of (rounds, invited) reports.
 
-    With a deadline, the server cannot tell a client that dropped out from a slow one. A round
-    without a report asks the fastest of the invited again.
+    With a deadline, the server cannot distinguish a client that dropped out from a slow one. A
+    round without a report invites the fastest client again.
     """
     rows = np.arange(len(report_s))
     times = np.where(survives, report_s, np.inf)

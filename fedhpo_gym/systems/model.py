@@ -45,11 +45,11 @@ class RoundRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedModel(System):
-    """A clock that looks rounds up in a CSV file; docs/cost_model.md says of which columns.
+    """A clock that looks up rounds in a CSV file; docs/cost_model.md lists the columns.
 
     A round costs the mean of the recorded rounds with the same work, in the columns that the file
-    has. Recorded times include the server's, so `server_compute_s` and `compute` decide nothing
-    here but what work is looked up by.
+    has. Recorded times include the server's, so that `server_compute_s` has no effect, and
+    `compute` only decides by which work rounds are looked up.
     """
 
     path: str = ""
@@ -115,8 +115,8 @@ def _amount(work: Work, name: str) -> float:
     amount = getattr(work, name)
     if amount is None:
         raise InvalidArgumentError(
-            f"`path` must not have the column {name!r} where nobody knows how many samples a "
-            "client has; leave it out, or give `samples_per_client`."
+            f"`path` must not have the column {name!r} where the number of samples of clients is "
+            "unknown; leave it out, or give `samples_per_client`."
         )
     return float(amount)
 
@@ -190,7 +190,7 @@ Number = float | Floats
 
 @dataclass(frozen=True, kw_only=True)
 class SystemModel(System):
-    """The analytic clock, Eq. 1; docs/cost_model.md says what its fields mean."""
+    """The analytic clock, Eq. 1; docs/cost_model.md describes its fields."""
 
     mode: Mode = "cross_silo"
     client_upload_bytes_per_s: Speed = 0.25 * MEBIBYTE
@@ -369,7 +369,7 @@ def _non_negative(what: str, columns: Floats, target: Floats) -> Floats:
     scaled = columns / np.where(scale > 0, scale, 1.0)
     if np.linalg.matrix_rank(scaled, tol=_TOLERANCE * len(target)) < columns.shape[1]:
         raise InvalidArgumentError(
-            f"`records` must tell {what} apart: measure rounds with different numbers of clients "
+            f"`records` must distinguish {what}: measure rounds with different numbers of clients "
             f"(or, for computation, different work); all {len(target)} are alike in it."
         )
     best, least = np.zeros(columns.shape[1]), float(np.sum(target**2))

@@ -1,4 +1,10 @@
-"""Devices and hours from files in the formats of FedScale and FLASH; nothing in them is run."""
+"""Read devices and availability from files in the formats of FedScale and FLASH.
+
+`DeviceModel` calls the four `read_...` functions. Files are JSON, or pickles as FedScale publishes
+them. Unpickling could execute code, so that `load_plain` interprets only the instructions for
+numbers, strings, lists, tuples and dictionaries. The size of decoded data is checked, because a
+small file can describe very large ones.
+"""
 
 import contextlib
 import math
@@ -19,7 +25,7 @@ from fedhpo_gym.systems.devices import DAY_S, FLASH_KB_PER_S, Availability, Devi
 KILOBIT_BYTES: Final = 1024.0 / 8
 """Bytes in a kilobit of FedScale, whose sizes are bytes / 1024 * 8."""
 FORWARD_AND_BACKWARD: Final = 3.0
-"""FedScale's times are of inference; a step of training takes three times as long."""
+"""FedScale measures times of inference; a training step takes three times as long."""
 FLASH_START: Final = datetime(2020, 1, 2)
 _READY: Final = {
     "screen_lock": ("locked", True),
@@ -69,7 +75,8 @@ def read_flash_speeds(path: str = "") -> Devices:
 def read_fedscale_availability(path: str) -> Availability:
     """Read FedScale's behaviours: {client: {"active": [s], "inactive": [s], "finish_time": s}}.
 
-    A client is available from `active[i]` to `inactive[i]`, and all repeats after `finish_time`.
+    A client is available from `active[i]` to `inactive[i]`; its intervals repeat after
+    `finish_time`.
     """
 
     def one(client: Any) -> tuple[float, Floats]:
@@ -86,7 +93,8 @@ def read_flash_availability(path: str) -> Availability:
     """Read FLASH's intervals, {phone: {"ready_time": [[s, s]]}}, or the logs they come from.
 
     A log is {phone: {"messages": text}} with lines of time, tab and state. A phone is available
-    while it is locked, charged, and on a wireless network. Phones that never are so are left out.
+    while it is locked, charged, and on a wireless network. Phones that are never available are left
+    out.
     """
 
     def one(phone: Any) -> Floats:
@@ -127,7 +135,7 @@ def _ready(messages: str) -> Floats:
 
 
 def _merged(intervals: list[tuple[float, float]]) -> Floats:
-    """Return intervals in order, with those that touch made one."""
+    """Return (intervals, 2) sorted intervals; those that touch are joined."""
     merged: list[list[float]] = []
     for begin, end in sorted(intervals):
         if merged and begin <= merged[-1][1]:
@@ -138,9 +146,9 @@ def _merged(intervals: list[tuple[float, float]]) -> Floats:
 
 
 def _intervals(clients: list[tuple[float, Floats]]) -> Availability:
-    """Return the availability of clients, of whom there must be one."""
+    """Return the availability of clients, of which there must be at least one."""
     if not clients:
-        raise ValueError("nobody in it is ever available")
+        raise ValueError("no client in it is ever available")
     return Availability.of_intervals(clients)
 
 
@@ -151,23 +159,23 @@ def _read(path: str, parse: Callable[[dict[str, Any]], T]) -> T:
         with file.open("rb") as handle:
             content = handle.read(files.max_bytes() + 1)
         if content[:1] in (b"\x80", b"(", b"}"):
-            # A pickle's values take some times as much as its text.
+            # Decoded values need several times the memory of the pickle.
             files.require_bytes(16 * len(content), f"{file}, decoded,")
             held = load_plain(content)
         else:
             held = files.load_json(content, file)
         if not isinstance(held, dict) or not held:
-            raise ValueError("it is no dictionary by client, or an empty one")
+            raise ValueError("it must be a non-empty dictionary by client")
         _bound(held, file)
         return parse(held)
 
 
 def _bound(clients: dict[Any, Any], file: Path) -> None:
-    """Refuse more values than memory takes: a pickle may name one long list many times."""
+    """Reject values that exceed the memory: a pickle may refer to a long list many times."""
     size = 0
     for client in clients.values():
         if not isinstance(client, dict):
-            raise TypeError("a client is no dictionary")
+            raise TypeError("a client is not a dictionary")
         size += sum(
             len(entry) for entry in client.values() if isinstance(entry, list | tuple | str)
         )
@@ -176,7 +184,7 @@ def _bound(clients: dict[Any, Any], file: Path) -> None:
 
 @contextlib.contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    """Say of which file an error is, and what to do."""
+    """Turn errors into package errors that name the file and a remedy."""
     again = "get it again from its publisher, or write it as JSON"
     try:
         yield
@@ -189,7 +197,7 @@ def _reading(file: Path) -> Iterator[None]:
     except KeyError as error:
         raise DamagedDataError(f"{file} has a client without {error}; {again}") from error
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        raise DamagedDataError(f"{file} is not what it should be: {error}; {again}") from error
+        raise DamagedDataError(f"{file} has the wrong format: {error}; {again}") from error
 
 
 def _numbers(client: Any, name: str) -> Floats:
@@ -214,7 +222,10 @@ _SKIPPED: Final = frozenset({"PROTO", "FRAME"})
 
 
 def load_plain(content: bytes) -> Any:
-    """Return what a pickle holds: one object at most per instruction, so memory is bounded."""
+    """Return the content of a pickle without running it.
+
+    An instruction makes at most one object, so that memory is bounded.
+    """
     machine = _Machine()
     try:
         for operation, argument, _ in pickletools.genops(content):
@@ -227,7 +238,7 @@ def load_plain(content: bytes) -> Any:
 
 
 class _Machine:
-    """The objects since the last mark, those before it, and the memo of what is used again."""
+    """The stack machine of pickle: objects since the last mark, those before it, and the memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -255,7 +266,7 @@ class _Machine:
         }
 
     def follow(self, name: str, argument: Any) -> None:
-        """Follow one instruction."""
+        """Execute one instruction."""
         if name in _VALUES:
             self.stack.append(argument)
         elif name in _CONSTANTS:

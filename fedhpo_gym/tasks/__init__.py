@@ -1,4 +1,9 @@
-"""The catalogue: what is asked. One module of literals per family."""
+"""The catalogue of tasks, with one module of literals per family.
+
+Environments, the command line and studies get a task by its key with `get_task`. `TASKS` are the
+tasks of the package; tasks of natural federations are created on first use. Version 1 of a task
+uses the stored numbers of version 0 and differs in its default reward.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
@@ -88,9 +93,9 @@ TRAINED: Mapping[str, Task] = LazyDict(
         for key in (f"{name}-v1" for name in names(table))
     }
 )
-"""Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
-travel with the package, and what is said of `TASKS` is not said of them. They are many, and made
-when they are asked for: importing stays quick."""
+"""Registered problems that are always trained, by `<name>-v<version>`: the package has no numbers
+of them, and statements about `TASKS` do not include them. They are many and are created on first
+use, so that importing stays quick."""
 
 
 def _dynamic(name: str) -> Task:

@@ -1,4 +1,10 @@
-"""What any tuning problem has, whether anything is trained for it or not."""
+"""The base class of tuning problems, `Problem`, with or without training.
+
+`federated.Task` subclasses it for problems that train; a family of imported results needs no more
+than `Problem` itself. Environments and backends read its spaces, metrics, seeds and budget, and
+`identity` names the stored files that belong to it. Problems are frozen dataclasses: `variant`
+returns a changed copy, which is validated like a new one.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,35 +22,35 @@ from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, System
 
 REWARDS = ("improvement", "anytime", "score", "incumbent", "regret")
-"""How a trial can be rewarded with one number."""
+"""Kinds of scalar rewards of a trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
-    """A tuning problem: what may be chosen, what is measured, and the budget to solve it.
+    """A tuning problem: a search space, metrics, and a budget.
 
-    A family says in a subclass what its problems are called and what is searched; families that
-    train nothing, such as the stored results of others, need no more than that. Subclasses are
-    frozen dataclasses with keyword fields: a problem is a literal.
+    A family defines in a subclass the names and the search space of its problems; families that
+    train nothing, such as imported results, need no more than that. Subclasses are frozen
+    dataclasses with keyword fields.
 
     Attributes:
-        fidelity_space: what an evaluation may be asked at, as intervals.
+        fidelity_space: fidelities of an evaluation, as intervals.
         budget_s: simulated seconds of one run of an optimizer.
         citation: source of the problem.
-        version: raised when what the problem's ids return changes.
-        numbers: the version whose stored numbers it answers from; None stands for its own. A
-            version that changes no number shares files with the one it names.
-        reward: how its trial ids reward by default.
-        seeds: seeds of the repetitions that an answer holds.
-        system: where simulated time comes from.
-        metrics: what an evaluation holds, in the order of its last axis.
-        splits: parts of the data that metrics are measured on, in the order of the axis before.
-        seen_splits: the splits whose metrics an agent may see; the others are for the record.
+        version: raised when the results of the problem's ids change.
+        numbers: the version whose stored numbers it uses; None for its own version. A version
+            that changes no number shares files with the one that it names.
+        reward: default kind of reward of its trial ids.
+        seeds: seeds of the repetitions in an evaluation.
+        system: system model of simulated time.
+        metrics: metrics of an evaluation, in the order of its last axis.
+        splits: splits that metrics are measured on, in the order of the last axis but one.
+        seen_splits: splits whose metrics an agent may observe; the others are only recorded.
         tags: families that the catalogue can be filtered by.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
-    """Fields that make a variant: arguments of `gymnasium.make`, and words on cards."""
+    """Fields that define a variant: arguments of `gymnasium.make`, and entries of cards."""
 
     fidelity_space: SearchSpace
     budget_s: float
@@ -60,7 +66,7 @@ class Problem(ABC):
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        """Refuse what no backend could honour; subclasses check their own fields, too."""
+        """Reject values that no backend supports; subclasses also check their fields."""
         coerce("seeds", self.seeds, tuple[int, ...])
         version = coerce("version", self.version, Annotated[int, Range(0)])
         numbers = as_integer(self.numbers_version)
@@ -84,7 +90,7 @@ class Problem(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the problem is called in ids, without its version: no two problems share it."""
+        """Unique name in ids, without the version."""
 
     @property
     @abstractmethod
@@ -93,7 +99,7 @@ class Problem(ABC):
 
     @property
     def key(self) -> str:
-        """Name and version: a catalogue holds it once."""
+        """Name and version, unique in the catalogue."""
         return f"{self.name}-v{self.version}"
 
     @property
@@ -109,7 +115,7 @@ class Problem(ABC):
 
     @property
     def numbers_version(self) -> int:
-        """The version whose stored numbers it answers from: it and its files have one identity."""
+        """The version whose stored numbers it uses; it is part of the identity of its files."""
         return self.version if self.numbers is None else self.numbers
 
     @property
@@ -119,7 +125,7 @@ class Problem(ABC):
 
     @property
     def identity(self) -> Identity:
-        """What stored numbers of this variant belong to."""
+        """The identity of the stored numbers of this variant."""
         pairs = [(name, getattr(self, name)) for name in self.options]
         return Identity(
             name=self.table_name,
@@ -133,10 +139,10 @@ class Problem(ABC):
 
     @property
     def surrogate_identities(self) -> tuple[Identity, ...]:
-        """What a surrogate that answers this variant may belong to, the preferred first.
+        """Identities of the surrogates that can serve this variant, the preferred one first.
 
-        A version that shares the stored numbers of another may have a surrogate of its own, fitted
-        on them by newer rules; else it shares that of the other, too.
+        A version that shares the stored numbers of another can have a separate surrogate, fitted on
+        them by newer rules; otherwise it also shares the surrogate.
         """
         return tuple(dict.fromkeys((replace(self, numbers=None).identity, self.identity)))
 
@@ -147,20 +153,20 @@ class Problem(ABC):
 
     @property
     def objectives(self) -> Mapping[str, Objective]:
-        """What can be optimised or constrained, by name; what users have registered comes last."""
+        """Objectives and constraints by name; those that users registered come last."""
         built_in = _objectives(self.metrics, self.splits, self.budget_s)
         return {**built_in, **REGISTERED} if REGISTERED else built_in
 
     def asked_fidelity_space(self) -> SearchSpace:
-        """Return the fidelities that its trials may ask for, whatever answers them."""
+        """Return the fidelities of its trials, equal for all backends."""
         return self.fidelity_space
 
     def stored_fidelity_space(self) -> SearchSpace:
-        """Return the fidelities that tables hold: a grid of every dimension."""
+        """Return the fidelities of tables: a grid in every dimension."""
         return self.fidelity_space.discretized()
 
     def variant(self, **changes: Any) -> Self:
-        """Return the problem with some fields replaced, checked as a new one is."""
+        """Return the problem with some fields replaced, validated like a new one."""
         return replace(self, **changes)
 
 

@@ -36,7 +36,7 @@ def _ratings(dataset: str, items: int, users: int, citation: str, *tags: str) ->
         dataset=dataset,
         num_features=1,
         num_classes=STARS,
-        # Who always says 3 stars is off by the variance of 1, ..., 5: (5^2 - 1) / 12 stars^2.
+        # A constant prediction of 3 stars has the variance of 1, ..., 5: (5^2 - 1) / 12 stars^2.
         guess_loss=(STARS**2 - 1) / 12,
         num_parameters=items * RATED_PARAMETERS,
         client_space=RATINGS_SPACE,

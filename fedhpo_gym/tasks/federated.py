@@ -1,4 +1,10 @@
-"""What a federated problem adds: data, a model, an algorithm, and clients that train."""
+"""Federated problems: `Task` adds data, model, algorithm and clients to a `Problem`.
+
+The modules of `tasks/` define the tasks of the catalogue as literals, and `get_task` returns them.
+Backends read a task to know what to train, and its `table_name` names its stored files. The name
+therefore contains every option that changes numbers, without those at their defaults. The end of
+the module defines `Instance`, a task's federation under a seed, for round environments.
+"""
 
 import csv
 import math
@@ -10,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from fedhpo_gym import data  # its names are imported when they are asked for
+from fedhpo_gym import data  # its names are imported lazily
 from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.core.checks import (
@@ -30,17 +36,17 @@ from fedhpo_gym.tasks.base import Problem
 PREPROCESSINGS = ("label_encoded", "standardized")
 TABLES = (BUILT_TABLE, FEDHPO_BENCH, IMPORTED)
 OF_GRAPHS = ("community", "task")
-"""Partitions of graphs, whose features nothing may change."""
+"""Partitions of graphs, whose features are never preprocessed."""
 OWN_TASKS = ("task",)
-"""Partitions in which every client has a problem of its own, with labels of its own."""
+"""Partitions in which every client has a separate problem with separate labels."""
 
 # fmt: off
 STORED_ROUNDS = (
     1, 2, 3, 4, 6, 9, 13, 19, 27, 38, 56, 81, 100, 125, 167, 200, 250, 320, 400, 500,
 )
 # fmt: on
-"""Rounds whose results tables hold: a growing step, with the rungs of the usual multi-fidelity
-ladders (81 and 500 divided by powers of 3, 500 by 2 and 4)."""
+"""Rounds of tables: steps grow, and the rungs of common multi-fidelity ladders are included (81 and
+500 divided by powers of 3, 500 by 2 and 4)."""
 
 SILO_RATE = Dimension("client_sample_rate", 0.2, 1.0, "float", bins=5, scope="fidelity")
 
@@ -57,7 +63,7 @@ Rates = Sequence[Annotated[float, Range(0, 1, "(]")]]
 
 
 def fidelity_grid(rounds: Rounds, rates: Rates) -> SearchSpace:
-    """Return the fidelities of some rounds and client sample rates alone, ascending."""
+    """Return the grid of some rounds and client sample rates, both ascending."""
     if not rounds or not rates:
         raise InvalidArgumentError(
             f"`rounds` and `client_sample_rates` must not be empty, got {rounds!r} and {rates!r}"
@@ -73,7 +79,7 @@ SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
 TUNED_BINS = 5
 """Points on the grid of a setting that is tuned."""
 ALPHAS = (1e-6, 1e30)
-"""Concentrations that are taken: beyond, draws or file names fail, and nothing changes."""
+"""Range of concentrations: outside, draws or file names fail, and partitions hardly change."""
 
 
 def checked_alpha(alpha: object) -> int | float:
@@ -96,30 +102,29 @@ class Task(Problem):
         dataset: name of the data set.
         num_features: inputs per sample.
         num_classes: number of classes.
-        num_parameters: size of the model that travels between clients and server; of the largest
-            one where configurations shape it.
+        num_parameters: size of the model that clients and server exchange; of the largest model if
+            configurations shape it.
         client_space: client-side hyperparameters, as intervals.
         num_clients: clients of the federation.
-        partition: how the data become clients, one of `data.partitions`.
+        partition: rule that splits the data over clients, one of `data.partitions`.
         algorithm: FL algorithm.
         alpha: concentration of the LDA partition.
-        instance_alphas: concentrations that instances are drawn with (the paper's, where they give
-            a partition at all: every client has at least ten samples in every split).
+        instance_alphas: concentrations of instances: the paper's, if they give a valid partition,
+            in which every client has at least ten samples in every split.
         preprocessing: "label_encoded" (the paper's) or "standardized".
-        precision: type of the numbers that courses are computed with, one of `precisions`.
-        precisions: those that the model computes in.
-        table: whose stored numbers answer, one of `TABLES`.
-        settings: hyperparameters fixed, as (name, value) pairs, where they are not the
-            defaults.
+        precision: number type of training, one of `precisions`.
+        precisions: number types that the model supports.
+        table: source of stored numbers, one of `TABLES`.
+        settings: fixed hyperparameters, as (name, value) pairs, without those at their defaults.
         tuned: settings of the algorithm that are searched instead.
         model_settings: settings that the model reads, by name.
         architecture: hyperparameters that shape the model.
-        guess_loss: what a constant prediction reaches, where the loss is no cross-entropy; see
+        guess_loss: loss of a constant prediction, if the loss is not the cross-entropy; see
             `chance_loss`.
-        stored_rounds: rounds that tables hold, of those after which models are evaluated; the last
-            round is always held.
-        unstored: backend that answers where none is named and no numbers are stored. "tabular"
-            refuses, and says how to get them; "raw" trains.
+        stored_rounds: rounds of tables, of those after which models are evaluated; the last round
+            is always stored.
+        unstored: default backend if no numbers are stored. "tabular" raises an error that describes
+            how to get them; "raw" trains.
     """
 
     options: ClassVar[tuple[str, ...]] = OPTIONS
@@ -175,7 +180,7 @@ class Task(Problem):
 
     @property
     def silent(self) -> dict[str, str]:
-        """Settings that mean nothing, by those that decide in their place."""
+        """Settings without effect -> the settings that replace them."""
         deciding = {d.name for d in self.tuned} | {n for n, v in self.all_settings.items() if v}
         settings = self._own_settings.items()
         return {
@@ -185,7 +190,7 @@ class Task(Problem):
         }
 
     def variant(self, **changes: Any) -> Self:
-        """Replace some fields; settings that another algorithm does not know fall away."""
+        """Replace some fields; settings that a new algorithm does not have are dropped."""
         algorithm = changes.get("algorithm", self.algorithm)
         is_other = isinstance(algorithm, str) and algorithm != self.algorithm
         if is_other and algorithm in ALGORITHMS:
@@ -201,32 +206,32 @@ class Task(Problem):
 
     @property
     def round_id(self) -> str:
-        """Id of the environment in which a step is some rounds of one course."""
+        """Id of the round environment, in which a step is some rounds of one course."""
         return f"FedHPO-DAC-{self.key}"
 
     @property
     def round_preprocessing(self) -> str:
-        """Preprocessing of round environments, unless asked otherwise."""
+        """Default preprocessing of round environments."""
         return "standardized" if "tabular-data" in self.tags else self.preprocessing
 
     @property
     def round_arguments(self) -> Mapping[str, Any]:
-        """What its round id brings to `gymnasium.make`."""
+        """Arguments of `gymnasium.make` that belong to its round id."""
         return {"task": self.key, "preprocessing": self.round_preprocessing}
 
     @property
     def chance_loss(self) -> float:
-        """Loss of the best constant prediction where all classes are equally frequent."""
+        """Loss of the best constant prediction if all classes are equally frequent."""
         return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
 
     @property
     def has_data(self) -> bool:
-        """Whether there is a data set that it can be trained on, here or elsewhere."""
+        """Whether it has a data set to train on, even if that is not on this machine."""
         return self.dataset in data.SOURCES or self.dataset in data.REGISTERED
 
     @property
     def label_entropy(self) -> float:
-        """Entropy of the labels in nats; of equally frequent ones, where it is not known."""
+        """Entropy of the labels in nats; if it is unknown, that of equally frequent labels."""
         if self.dataset not in LABEL_ENTROPY and self.dataset in data.REGISTERED:
             counts = np.bincount(data.load_dataset(self.dataset).labels)
             shares = counts[counts > 0] / counts.sum()
@@ -241,22 +246,22 @@ class Task(Problem):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether clients report when they are done, and a round is one aggregation."""
+        """Whether clients report independently, so that a round is one aggregation."""
         return ALGORITHMS[self.algorithm].asynchronous
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that courses train, as the engine calls them."""
+        """Names of the models of courses in the engine."""
         return (self.model,)
 
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
-        """Return the size of the model of a configuration: it decides what a message costs."""
+        """Return the number of parameters of a configuration's model, the size of a message."""
         del configuration
         return self.num_parameters
 
     @property
     def all_settings(self) -> dict[str, float]:
-        """All hyperparameters fixed: defaults, and what differs from them."""
+        """All fixed hyperparameters: defaults, replaced by `settings`."""
         searched = {dimension.name for dimension in self.tuned}
         defaults = {
             n: setting.default for n, setting in self._own_settings.items() if n not in searched
@@ -283,12 +288,12 @@ class Task(Problem):
         return tuple(int(r) for r in self.fidelity_space["round"].grid)
 
     def asked_fidelity_space(self) -> SearchSpace:
-        """Return the rounds that tables hold: an action asks the same of whatever answers it."""
+        """Return the rounds of tables, so that an action means the same for every backend."""
         round_ = self.stored_fidelity_space()["round"]
         return SearchSpace((round_, self.fidelity_space["client_sample_rate"]))
 
     def stored_fidelity_space(self) -> SearchSpace:
-        """Return the fidelities that tables hold: some rounds, all client sample rates."""
+        """Return the fidelities of tables: some rounds, and all client sample rates."""
         full = self.fidelity_space["round"]
         last = self.max_round
         rounds = tuple(r for r in self.evaluated_rounds if r in self.stored_rounds or r == last)
@@ -297,13 +302,13 @@ class Task(Problem):
 
     @property
     def identity(self) -> Identity:
-        """What stored numbers of this variant belong to, with the settings that are searched."""
+        """The identity of the stored numbers of this variant, with the settings that are tuned."""
         tuned = tuple((d.name, float(d.low), float(d.high)) for d in self.tuned)
         return replace(super().identity, tuned=tuned)
 
     @property
     def table_name(self) -> str:
-        """Stem of the files that hold this variant; defaults are left out, too."""
+        """Stem of the files of this variant; options at their defaults are left out."""
         parts = [super().table_name, self.algorithm]
         if self.alpha != 0.5:
             parts.append(f"alpha{_digits(self.alpha)}")
@@ -361,7 +366,7 @@ class Task(Problem):
 
 
 def _digits(value: float) -> str:
-    """Write all digits and no exponent: names differ when values do, "-" only separates parts."""
+    """Return all digits without an exponent: names differ if values do, and "-" only separates."""
     return np.format_float_positional(value, trim="-")
 
 
@@ -379,13 +384,13 @@ TEST_SEEDS = tuple(range(1000, 1016))
 """Seeds held out: no train instance shares one, nor do the tables (1, 2, 3)."""
 
 SETS = {"train": TRAIN_SEEDS, "val": VAL_SEEDS, "test": TEST_SEEDS, "all": TRAIN_SEEDS + TEST_SEEDS}
-"""Seeds of instances. Test data that a data set publishes are the same in all instances, and so are
-users or tasks as clients: half of a problem's population is another problem, with other costs."""
+"""Seeds of instances. Published test data are the same in all instances, and so are users or tasks
+as clients: half of the clients of a problem would be another problem, with other costs."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One federated course before anybody has chosen a hyperparameter."""
+    """The part of a course that does not depend on hyperparameters."""
 
     alpha: float  # concentration of the label distribution over clients
     seed: int  # of split, partition, initialisation, client sampling and minibatches

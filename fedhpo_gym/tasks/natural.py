@@ -48,7 +48,7 @@ class NaturalTask(Task):
 
     @property
     def name(self) -> str:
-        """Model and data set, as in environment ids; where whole clients are split, it says so."""
+        """Model and data set, as in environment ids, with a suffix if whole clients are split."""
         return super().name + (UNSEEN if self.partition == "unseen" else "")
 
 

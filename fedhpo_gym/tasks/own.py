@@ -52,7 +52,7 @@ MOST_BYTES: Final = 1 << 21
 FEWEST_UNSEEN: Final = 5
 """Clients of which three can train while others are left out."""
 MANY, AT_ONCE = 1_000, 200
-"""Clients from which on a round asks few of them: at most the second number."""
+"""From this many clients on, a round samples few of them: at most the second number."""
 
 Maker = Callable[[], Task]
 
@@ -241,7 +241,7 @@ def _task_of(name: str, table: OwnTable, extra: TableFile) -> Task:
     clients = table.clients or (0 if dataset.users is None else len(np.unique(dataset.users)))
     if name.endswith("Unseen") and clients < FEWEST_UNSEEN:
         raise InvalidArgumentError(
-            f"`client` must tell {FEWEST_UNSEEN} clients apart where some are never trained on, "
+            f"`client` must have {FEWEST_UNSEEN} clients or more where some are never trained on, "
             f"got {clients}; use the id without Unseen"
         )
     rows, width = dataset.features.shape
@@ -327,9 +327,9 @@ def write_task(
         source: a path of a CSV or Parquet file, of LEAF's json or of a folder that Hugging Face's
             `save_to_disk` wrote; a pandas DataFrame; or arrays (features, labels, clients).
         target: column that is predicted; "label" by default.
-        client: column that says who holds a row; "client" where there is one.
-        clients: how many clients rows are dealt to, where no column says it.
-        name: what ids call it, such as "Passed"; by default the file's name.
+        client: column with the client of each row; "client" if there is one.
+        clients: number of clients to which rows are dealt, if no column names them.
+        name: its name in ids, such as "Passed"; by default the file's name.
         alpha: concentration of the labels where rows are dealt; 0.5 by default.
         split: of the rows of a client: "60/20/20", the default, or "80/10/10"; dealt rows are
             always split 80/10/10.
@@ -354,8 +354,8 @@ def write_task(
             )
     if client is None and clients is None:
         raise InvalidArgumentError(
-            "`client` must name the column that says who holds a row, or `clients` to how many the "
-            f"rows are dealt, got neither; there are {short_repr([*frame])}"
+            "`client` must name the column with the client of each row, or `clients` to how many "
+            f"the rows are dealt, got neither; there are {short_repr([*frame])}"
         )
     if name is None:
         stem = name_without_endings(Path(source)) if isinstance(source, str | Path) else "Own"

@@ -31,7 +31,7 @@ class ResultsTask(Task):
 
 @dataclass(frozen=True)
 class ResultsFile:
-    """What a task file says of results.
+    """The description of results in a task file.
 
     Attributes:
         name: what ids call them: `FedHPO-Results-<name>-v0`.

@@ -108,7 +108,7 @@ def decisive_names(task: Task) -> tuple[str, ...]:
 
 @validate_call
 def round_system(task: Task) -> System:
-    """Return the system of round environments: local epochs cost unless asked otherwise."""
+    """Return the system of round environments, in which local epochs cost time by default."""
     if task.system.compute != "constant":
         return task.system
     return replace(task.system, compute="epochs")

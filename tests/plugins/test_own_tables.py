@@ -315,7 +315,7 @@ def test_words_of_a_task_file_become_columns_in_proportion_to_the_data(
         ({}, {"leave_out": ["grad"]}, "Unknown column 'grad'"),
         ({}, {"name": "a b"}, "`name` must be a capital letter"),
         ({}, {"split": "50/50"}, "Unknown split '50/50'"),
-        ({}, {"client": None}, "`client` must name the column that says who holds a row, or"),
+        ({}, {"client": None}, "`client` must name the column with the client of each row, or"),
         ({}, {"alpha": 0.1}, "`alpha` must be left out where `client` names a column, got 0.1"),
         (
             {},
@@ -477,7 +477,7 @@ def test_numbers_of_other_data_do_not_answer(
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"grade" = "number"', '"grade" = "none"'), encoding="utf-8")
     fedhpo_gym.register_task_file(path)
-    with pytest.raises(DamagedDataError, match="was computed from other data"):
+    with pytest.raises(DamagedDataError, match="were computed from other data"):
         gym.make("FedHPO-LR-Passed-v1", backend="tabular")
 
 

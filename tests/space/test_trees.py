@@ -129,7 +129,7 @@ def test_a_uniform_action_draws_categories_evenly() -> None:
     ("build", "message"),
     [
         (lambda: Dimension.of_categories("a", ("x", "x")), "each once"),
-        (lambda: Dimension.of_categories("a", ()), "at least one word"),
+        (lambda: Dimension.of_categories("a", ()), "at least one string"),
         (lambda: Dimension("a", 0, 1, "category", values=(1, 2)), "`values` must be"),
         (lambda: Dimension("a", 0, 5, "category", values=("x", "y")), "last position"),
         (lambda: Dimension("a", 0, 1, "float", active="b"), "a name and its values"),

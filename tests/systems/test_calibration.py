@@ -113,8 +113,12 @@ def test_no_time_becomes_negative() -> None:
     ("records", "base", "message"),
     [
         ([], CROSS_SILO, "`records` must hold at least one"),
-        (measured(TRUTH)[:1] * 3, CROSS_SILO, "`records` must tell client and server bandwidths"),
-        (measured(TRUTH)[::6], CROSS_DEVICE, "`records` must tell `client_compute_mean_s`"),
+        (
+            measured(TRUTH)[:1] * 3,
+            CROSS_SILO,
+            "`records` must distinguish client and server bandwidths",
+        ),
+        (measured(TRUTH)[::6], CROSS_DEVICE, "`records` must distinguish `client_compute_mean_s`"),
         (measured(TRUTH), replace(CROSS_SILO, mode="point_to_point"), "`base` must be cross-silo"),
         (measured(TRUTH), replace(CROSS_SILO, compute="steps"), "`compute` must be"),
     ],

@@ -1,4 +1,10 @@
-"""Environments of FedHPO-B and of generated tasks: a step is one trial of one of many tasks."""
+"""The environments of FedHPO-B and of generated tasks: a step is one trial of one of many tasks.
+
+The entry points at the end of the module belong to the ids `FedHPO-B-*` and `FedHPO-Generated-*`.
+`MetaEnv` runs one episode and `MetaVectorEnv` many; both let a `MetaProcess` compute their steps,
+so that they return the same bits. A setup (`MetaSetup`) holds the tasks; each reset draws one of
+them.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,40 +38,40 @@ Info = dict[str, Any]
 class MetaEnv(SetupEnv):
     """Tuning one of many federations, one trial per step.
 
-    **Action**: of a pool by default Discrete(P), a place in it: a configuration that was evaluated.
-    With `actions="coordinates"`, Box [-1, 1]^d, of which the nearest untried configuration is
-    taken; with `continuous=True`, and in generated tasks, the coordinates themselves are answered.
-    The order of a pool says nothing. A place may be tried again, and brings what it did before.
+    **Action**: in a pool by default Discrete(P), the index of an evaluated configuration. With
+    `actions="coordinates"`, Box [-1, 1]^d, which selects the nearest untried configuration; with
+    `continuous=True`, and in generated tasks, any coordinates are evaluated. The order of a pool
+    carries no information. An index may be tried again, with the same result.
 
-    **Observation**: float32 arrays, with T trials an episode, P places and F features:
+    **Observation**: float32 arrays, with T trials an episode, P configurations and F features:
 
     ===================  ======  ==================================================================
     key                  shape   meaning
     ===================  ======  ==================================================================
     `history`            (T F,)  configurations tried (`SearchSpace.features`), one after the other,
                                  then zeros
-    `scores`             (T,)    what came of them: the share of the labels' entropy that the model
+    `scores`             (T,)    their scores: the share of the labels' entropy that the model
                                  explains on validation data, 0 where it is useless
     `trials`             (1,)    trials since reset
-    `remaining_budget`   (1,)    share of the trials that are left
-    `task`               (9,)    what is known of the federation before any trial (`FEATURES` of
+    `remaining_budget`   (1,)    share of the trials that remain
+    `task`               (9,)    features of the federation, known before any trial (`FEATURES` of
                                  `fedhpo_gym.building.meta_data`)
-    `pool`               (P F,)  configurations to choose from, where they are of a pool
-    `mask`               (P,)    1 for those that were not tried, there
-    `fidelities`         (T k,)  what trials chose, in [0, 1], where they choose k fidelities
+    `pool`               (P F,)  configurations to choose from, with a pool
+    `mask`               (P,)    1 for untried configurations, with a pool
+    `fidelities`         (T k,)  fidelities of trials, in [0, 1], where trials choose k of them
     ===================  ======  ==================================================================
 
-    **Reward**: by how much the best score so far rises, as a share of the range of scores of the
-    pool, or of the optimum: a return is 1 minus the normalised regret. On `MO-` ids the scores of
-    all objectives.
+    **Reward**: the increase of the best score so far, as a share of the range of scores of the
+    pool, or of the optimum: a return is 1 minus the normalised regret. On `MO-` ids the reward is
+    the vector of the scores of all objectives.
 
     **Episode**: terminates after T trials.
 
     Attributes:
-        setup: the tasks, and what is asked of them.
+        setup: the tasks, and the arguments of the environment.
         step_kind: "trial".
         reward_space: bounds of the reward vector.
-        budget_s: simulated seconds of an episode: as many as its trials take.
+        budget_s: None: only the number of trials limits an episode.
     """
 
     setup: MetaSetup
@@ -83,21 +89,21 @@ class MetaEnv(SetupEnv):
 
     @property
     def fidelity_space(self) -> SearchSpace:
-        """What a trial may choose of its fidelity."""
+        """The fidelity dimensions that a trial may choose."""
         return self.setup.fidelity_space
 
     @property
     def source_tasks(self) -> tuple[SourceTask, ...]:
-        """What agents may learn from: meta-train, less what shares data with the episode's task.
+        """Tasks for transfer learning, without those that share data with the task of the episode.
 
-        Before a reset, no task of any instance, nor what shares data with one, is among them.
+        Before a reset, all tasks of `instances`, and those that share data with them, are left out.
         """
         every = range(len(self.setup.instances))
         return self.setup.source_tasks([int(self._process.task[0])] if self._ready else every)
 
     @property
     def instances(self) -> Sequence[Any]:
-        """The tasks that a reset draws from: names of real ones, numbers of generated ones."""
+        """The tasks that a reset draws from: names of real tasks, numbers of generated ones."""
         return self.setup.instances
 
     @property
@@ -107,17 +113,17 @@ class MetaEnv(SetupEnv):
 
     @cached_property
     def truth(self) -> MetaTruth:
-        """What can be reached, where `instances` are one task."""
+        """The truth of the task, if `instances` is one task."""
         return meta_truth_of(self.setup)
 
     @cached_property
     def full_truth(self) -> MetaTruth:
-        """The same at full fidelity, whatever trials have."""
+        """The truth at full fidelity, independent of the fidelity of trials."""
         arguments = replace(self.setup.arguments, fidelity=None)
         return meta_truth_of(type(self.setup)(self.setup.data, arguments))  # type: ignore[call-arg]
 
     def candidates(self) -> NDArray[np.float32] | None:
-        """Return the (c, d) coordinates of configurations that were not tried; None for any."""
+        """Return the (c, d) coordinates of untried configurations; None if any are allowed."""
         actions = self.setup.candidates(int(self._process.task[0]))
         if actions is None:
             return None
@@ -125,14 +131,14 @@ class MetaEnv(SetupEnv):
         return np.asarray(actions[untried] if untried.any() else actions)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return the (P,) places that were not tried: what MaskablePPO of SB3-Contrib asks."""
+        """Return the (P,) mask of untried configurations, for MaskablePPO of SB3-Contrib."""
         return self._process.untried(0)
 
     def _begin(self) -> None:
         self._scores, self._ready = [], True
 
     def step(self, action: Any) -> tuple[Observation, Any, bool, bool, Info]:
-        """Try one configuration.
+        """Evaluate one configuration.
 
         Raises:
             ResetNeeded: there was no `reset` yet, or the episode is over.
@@ -202,7 +208,7 @@ class MetaEnv(SetupEnv):
 
 
 class MetaVectorEnv(vector.BatchedVectorEnv):
-    """Many episodes of `MetaEnv`, bit for bit, whose steps are computed together."""
+    """Many episodes of `MetaEnv`, with the same bits, whose steps are computed together."""
 
     _process: MetaProcess
 
@@ -227,11 +233,11 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
 
     @property
     def search_space(self) -> SearchSpace:
-        """The configurations, and what a trial may choose of its fidelity."""
+        """The configurations, and the fidelity dimensions that a trial may choose."""
         return self.setup.search_space
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return the (N, P) places that were not tried."""
+        """Return the (N, P) masks of untried configurations."""
         return np.stack([self._process.untried(index) for index in range(self.num_envs)])
 
     def _checked(self, actions: ArrayLike, active: Bools) -> vector.Actions:
@@ -240,7 +246,7 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
         count = int(self.single_action_space.n)  # type: ignore[attr-defined]
         try:
             array = np.asarray(actions)
-        except ValueError:  # no row of numbers
+        except ValueError:  # a ragged sequence
             array = np.empty(0)
         if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
             raise InvalidArgumentError(
@@ -273,7 +279,7 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
 def _entry_points(
     record: type[PoolArguments | GeneratedArguments],
 ) -> tuple[Callable[..., MetaEnv], Callable[..., MetaVectorEnv]]:
-    """Return what makes an environment, and what makes N as one, of a kind of arguments."""
+    """Return the entry points of single and vector environments for a record of arguments."""
 
     @with_signature_of(record)
     def make_env(*, render_mode: str | None = None, **arguments: Any) -> MetaEnv:

@@ -1,4 +1,10 @@
-"""Episodes on generated tasks: a number is a task, and every episode has another."""
+"""Episodes on generated tasks, which a meta-model of federations defines by their numbers.
+
+`env` uses `GeneratedSetup` and `GeneratedProcess` for the ids `FedHPO-Generated-*`;
+`stored/task_generator.py` evaluates the tasks. A task is a number below 2^32, so that every episode
+can have a new task. Fidelities are cells of a grid: index of the client sample rate x rounds +
+index of the round.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,29 +34,29 @@ from fedhpo_gym.tasks.federated import fidelity_grid
 
 MOST_TRIALS: Final = 1000
 SOURCES, SOURCE_TRIALS = 25, 200
-"""Tasks that agents may learn from, and trials of each."""
+"""Number of source tasks for transfer learning, and of the trials of each."""
 NOISES: Final = ("frozen", "fresh", "none")
 CANDIDATES: Final = 4096
-"""Drawn actions of which a truth knows the values, beside those where optima are searched."""
+"""Random actions whose values a truth holds, besides those of the search for the optimum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedArguments:
-    """What `gymnasium.make` takes for `FedHPO-Generated-*` ids, beside rendering.
+    """Arguments of `gymnasium.make` for `FedHPO-Generated-*` ids, besides rendering.
 
     Attributes:
         space: "LR" or "Joint".
         instances: a number below 2^32 that is a task, or several; by default, all of them.
         trials: trials of an episode.
-        fidelity: `round` and `client_sample_rate` of all trials, of those that are known; each is
-            the highest by default.
-        choose_fidelity: let trials choose those that `fidelity` does not fix: coordinates after
-            those of the configuration.
-        noise: what the random seed of a training changes: "frozen", always the same for a
-            configuration of a task, as where numbers are stored; "fresh", another at every trial;
-            or "none". Regret, and rewards that are one number, are of the true score of what is
-            told to be best; `info["truth"]` says what a trial and the incumbent truly are.
-        objectives: names of the objectives of vector rewards, of those that are known.
+        fidelity: `round` and `client_sample_rate` of all trials, from the grid of the generator;
+            each is the highest by default.
+        choose_fidelity: let trials choose the fidelities that `fidelity` does not fix, by
+            coordinates after those of the configuration.
+        noise: effect of the random seed of a training: "frozen", always the same for a
+            configuration of a task, as for stored numbers; "fresh", a new draw at every trial; or
+            "none". Regret and scalar rewards use the noise-free score of the incumbent, which is
+            chosen by reported scores; `info["truth"]` has the noise-free values.
+        objectives: names of the objectives of vector rewards, from those of the generator.
         vector_reward: let the reward be the scores of all objectives.
     """
 
@@ -68,12 +74,12 @@ class GeneratedArguments:
         require_known("kind of noise", self.noise, NOISES)
 
     def open(self) -> "GeneratedSetup":
-        """Open the generator; where it is not on this machine, a `MissingDataError` says so."""
+        """Open the generator, or raise `MissingDataError` if it is not on this machine."""
         return GeneratedSetup(open_generator(self.space), self)
 
 
 class GeneratedSetup(MetaSetup):
-    """A generator as an environment asks it."""
+    """A generator of tasks, with the arguments of an environment."""
 
     data: TaskGenerator
 
@@ -117,7 +123,7 @@ class GeneratedSetup(MetaSetup):
 
     @property
     def cell(self) -> int:
-        """Position of the highest fidelity that trials have."""
+        """Index of the highest fidelity that trials have."""
         return self.data.cell(*self.fixed.values())
 
     @cached_property
@@ -139,13 +145,13 @@ class GeneratedSetup(MetaSetup):
         elites = self.data.arrays["elites"][task.network[0]]
         actions = np.concatenate([task.best_action, elites, random_actions])
         values, losses = self._answers(actions)
-        no_better = losses >= losses[0]  # or regret would be another than that of episodes
+        no_better = losses >= losses[0]  # so that regret equals that of episodes
         return actions[no_better], values[no_better][:, self.columns]
 
     def source_tasks(self, task_indices: Sequence[int]) -> tuple[SourceTask, ...]:
-        """Return other tasks of the generator, by numbers and trials that are always the same.
+        """Return other tasks of the generator; the same numbers and trials for every environment.
 
-        Their trials have no noise, and the highest of fidelities that actions choose.
+        Their trials are noise-free, and chosen fidelities are at their highest.
         """
         excluded = {self.instances[i] for i in task_indices} if len(task_indices) < TASKS else set()
         free = np.ones((SOURCE_TRIALS, len(self.fidelity_space)), np.float32)
@@ -158,7 +164,7 @@ class GeneratedSetup(MetaSetup):
 
 @lru_cache(maxsize=4)
 def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
-    """Return more tasks than agents may learn from, by number: some may be their own."""
+    """Return twice as many tasks as needed, by number, since the target tasks are left out."""
     rng = named_stream("generated_sources", 0)
     numbers = rng.integers(TASKS, size=2 * SOURCES).tolist()
     tasks = data.draw(numbers)
@@ -173,7 +179,7 @@ def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
 
 
 class GeneratedProcess(MetaProcess):
-    """Episodes on generated tasks; how far they are is a share of their optima."""
+    """Episodes on generated tasks; their progress is a share of the known optimum."""
 
     setup: GeneratedSetup
 
@@ -219,7 +225,7 @@ class GeneratedProcess(MetaProcess):
         return np.asarray(self.setup.data.evaluate(tasks, features, cells)[0][0])
 
     def _chosen(self, coordinates: Singles) -> NDArray[np.intp]:
-        """Return the (N,) fidelities that actions choose, and show them."""
+        """Return the (N,) fidelity cells that actions choose, and write them to observations."""
         setup, grids = self.setup, self.setup.fidelity_grids
         columns = setup.fidelity_space.decode_columns(coordinates)
         places = {

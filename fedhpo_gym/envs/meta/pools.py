@@ -1,4 +1,9 @@
-"""Episodes on the pools of real tasks, or on the surrogate that all tasks of a space share."""
+"""Episodes on the pools of real tasks, or on the surrogate that all tasks of a space share.
+
+`env` uses `PoolSetup` and `PoolProcess` for the ids `FedHPO-B-*`; `stored/meta_data.py` holds the
+numbers. A pool is a finite set of configurations that were trained on a task. With
+`continuous=True`, one surrogate for all tasks of the space evaluates any configuration instead.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,20 +29,20 @@ ACTIONS: Final = ("index", "coordinates")
 
 @dataclass(frozen=True, kw_only=True)
 class PoolArguments:
-    """What `gymnasium.make` takes for `FedHPO-B-*` ids, beside rendering.
+    """Arguments of `gymnasium.make` for `FedHPO-B-*` ids, besides rendering.
 
     Attributes:
         space: "LR", "Joint" or "Private".
         instances: the tasks that a `reset` draws from: "train", "validation" or "test", one name,
             or several. No data set, and no survey, is in two of the three splits.
-        actions: "index", a place in the pool of the task; or "coordinates" in [-1, 1], as other
-            environments have them, of which the nearest untried configuration of the pool is taken.
-        continuous: answer any coordinates from the surrogate that all tasks of the space share.
+        actions: "index", an index into the pool of the task; or "coordinates" in [-1, 1], as in
+            other environments, which select the nearest untried configuration of the pool.
+        continuous: evaluate any coordinates with the surrogate that all tasks of the space share.
             Tasks whose configurations it does not rank well (tau below .6) are left out.
         trials: trials of an episode.
-        fidelity: `round` and `client_sample_rate` of all trials, of those that are stored; each is
-            the highest by default.
-        objectives: names of the objectives of vector rewards, of those that are stored.
+        fidelity: `round` and `client_sample_rate` of all trials, from the stored ones; each is the
+            highest by default.
+        objectives: names of the objectives of vector rewards, from the stored ones.
         vector_reward: let the reward be the scores of all objectives.
     """
 
@@ -55,14 +60,14 @@ class PoolArguments:
         require_known("kind of actions", self.actions, ACTIONS)
 
     def open(self) -> "PoolSetup":
-        """Open the meta-data set; where it is not on this machine, a `MissingDataError` says so."""
+        """Open the meta-data set, or raise `MissingDataError` if it is not on this machine."""
         data = open_meta_data(self.space)
         data.require_installed()
         return PoolSetup(data, self)
 
 
 class PoolSetup(MetaSetup):
-    """A meta-data set as an environment asks it.
+    """A meta-data set, with the arguments of an environment.
 
     With K tasks, P configurations each, F features and Q values.
 
@@ -150,13 +155,13 @@ class PoolSetup(MetaSetup):
         return self.data.answer(tasks, actions)[0][:, self.columns]
 
     def source_tasks(self, task_indices: Sequence[int]) -> tuple[SourceTask, ...]:
-        """Return what agents may learn from: meta-train, less the surveys of some of `tasks`."""
+        """Return the meta-train tasks, without the surveys that belong to some of `tasks`."""
         surveys = {self.data.surveys[self.tasks[index]] for index in task_indices}
         return self.data.source_tasks("train", surveys)
 
 
 class PoolProcess(MetaProcess):
-    """Episodes on the pools of real tasks, or on the surrogate of them."""
+    """Episodes on the pools of real tasks, or on their surrogate."""
 
     setup: PoolSetup
 
@@ -184,7 +189,7 @@ class PoolProcess(MetaProcess):
         return self.scores_of(self.values), last
 
     def _nearest(self, actions: NDArray[Any]) -> NDArray[np.intp]:
-        """Return each episode's nearest untried place: it has no more trials than places."""
+        """Return the nearest untried index of each episode; trials never exceed the pool."""
         setup = self.setup
         features = setup.data.space.features(np.asarray(actions, np.float32))
         indices = np.empty(len(actions), np.intp)

@@ -1,4 +1,10 @@
-"""Episodes on many tasks of one search space: their process, and what can be reached in one."""
+"""The common part of environments with many tasks: setup, process and truth.
+
+`pools` and `generated` subclass `MetaSetup` and `MetaProcess`, and the environments in `env` call
+them. A setup holds the tasks and the arguments; a process holds N episodes as arrays with a row
+each and computes their steps together. `MetaTruth` gives the optimum of one task, for regret.
+Scores are shares of explained entropy, so that they compare between tasks.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,24 +33,24 @@ TRIALS: Final = 50
 
 
 class MetaSetup(ABC):
-    """What the episodes on tasks of one search space share; M objectives, Q values, d dimensions.
+    """Tasks and arguments that episodes share; M objectives, Q values, d dimensions.
 
     Attributes:
-        arguments: what the environment was made with.
-        data: where numbers come from.
+        arguments: the arguments of the environment.
+        data: the source of numbers.
         trials: trials of an episode.
-        fidelity_grids: rounds and client sample rates that are answered.
-        fixed: the fidelity of all trials, but what they choose themselves.
+        fidelity_grids: rounds and client sample rates that have numbers.
+        fixed: the fidelity of all trials, except for dimensions that they choose.
         objectives: the M objectives.
     """
 
     data: MetaData | TaskGenerator
     instances: Sequence[Any]
-    """The tasks that an episode may have, which are known by their positions here."""
+    """The tasks of episodes; other methods refer to them by their positions here."""
     by_index = False
-    """Whether an action is a place in the pool."""
+    """Whether an action is an index into the pool."""
     fidelity_space = SearchSpace(())
-    """What a trial may choose of its fidelity."""
+    """The fidelity dimensions that a trial may choose."""
 
     def __init__(self, arguments: Any, data: MetaData | TaskGenerator, max_trials: int) -> None:
         self.arguments, self.data = arguments, data
@@ -79,7 +85,7 @@ class MetaSetup(ABC):
 
     @property
     def search_space(self) -> SearchSpace:
-        """What the coordinates of an action mean."""
+        """The dimensions of an action's coordinates."""
         return self.data.space
 
     @property
@@ -107,7 +113,7 @@ class MetaSetup(ABC):
 
     @property
     def width(self) -> int:
-        """How many features a configuration has."""
+        """Number of features of a configuration."""
         return int(self.data.space.features(np.zeros((1, len(self.data.space)))).shape[1])
 
     @cached_property
@@ -119,7 +125,7 @@ class MetaSetup(ABC):
 
     @property
     def columns(self) -> list[int]:
-        """Where among the Q values those of the M objectives are."""
+        """Columns of the M objectives among the Q values."""
         return [self.data.objectives.index(objective.name) for objective in self.objectives]
 
     def vector_of(self, values: Floats) -> Floats:
@@ -130,27 +136,27 @@ class MetaSetup(ABC):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what opens it again: its arguments, not its data."""
+        """Pickle the arguments that open it again, not its data."""
         return type(self.arguments).open, (self.arguments,)
 
     @abstractmethod
     def process(self, layout: ObservationLayout, frame: Singles) -> "MetaProcess":
-        """Return the process of as many episodes as there are rows in a frame."""
+        """Return the process of episodes, one for each row of a frame."""
 
     def candidates(self, task: int) -> Singles | None:
-        """Return the (P, d) coordinates that may be chosen in a task; None for any."""
+        """Return the (P, d) coordinates of a task's configurations; None if any are allowed."""
         return None
 
     @abstractmethod
     def source_tasks(self, task_indices: Sequence[int]) -> tuple[SourceTask, ...]:
-        """Return what agents may learn from that are to solve some of the tasks."""
+        """Return source tasks for transfer learning to some of the tasks."""
 
     exact = False
-    """Whether nothing but the lattice may be taken."""
+    """Whether only configurations of the lattice can be evaluated."""
 
     @abstractmethod
     def lattice(self) -> tuple[Singles, Floats]:
-        """Return (n, d) actions of which values are known in the one task, and (n, M) values."""
+        """Return (n, d) actions with known values in the only task, and the (n, M) values."""
 
     def configuration(self, actions: Singles, row: int) -> dict[str, Value]:
         """Return the configuration of a row of the lattice."""
@@ -158,10 +164,10 @@ class MetaSetup(ABC):
 
     @abstractmethod
     def predicted(self, actions: Singles) -> Floats:
-        """Return the (n, M) values of actions in the one task, where any may be taken."""
+        """Return the (n, M) values of any actions in the only task."""
 
     def describe(self, task: int) -> dict[str, Any]:
-        """Return what `reset` says of an episode."""
+        """Return the `info` of `reset` about an episode."""
         return {
             "instance": task,
             "objective_names": [objective.name for objective in self.objectives],
@@ -171,10 +177,10 @@ class MetaSetup(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class MetaTruth(Truth):
-    """The values of all objectives, of every configuration of a task's pool.
+    """The values of all objectives for the configurations of a task's pool.
 
-    Of a surrogate they are of every configuration that any task of the space has, and of a
-    generated task of those where its optimum was searched, and of draws that are no better.
+    For a surrogate, these are the configurations of all tasks of the space. For a generated task,
+    they are the configurations of the search for its optimum, and random ones that are no better.
     """
 
     _setup: MetaSetup
@@ -191,12 +197,12 @@ class MetaTruth(Truth):
         encoded = [self.search_space.encode(configuration) for configuration in configurations]
         actions = np.reshape(np.array(encoded, np.float32), (-1, len(self.search_space)))
         if self.exact:
-            # Rounding moves an action less.
+            # Rounding moves an action by less than this.
             (off_pool,) = np.nonzero(self._distances(actions).min(axis=1) > 1e-9)
             if off_pool.size:
                 raise OffGridError(
                     f"`configurations` must be in the pool of {self._setup.instances[0]}, got "
-                    f"{short_repr(configurations[off_pool[0]])}; `truth.query(i)` says the i-th"
+                    f"{short_repr(configurations[off_pool[0]])}; `truth.query(i)` returns the i-th"
                 )
         return self._values_of(actions)
 
@@ -212,13 +218,13 @@ class MetaTruth(Truth):
         raise InvalidArgumentError("`constraints` must be left out: these tasks have none")
 
     def _values_of(self, actions: Singles) -> Floats:
-        """Return the (n, M) values of actions: the surrogate's, or of the nearest in the pool."""
+        """Return the (n, M) values of actions, from the surrogate or the nearest in the pool."""
         if not self.exact:
             return self._setup.predicted(actions)
         return np.asarray(self.values[self._distances(actions).argmin(axis=1)])
 
     def _distances(self, actions: Singles) -> Floats:
-        """Return the squares of (n, P) distances of actions from the pool."""
+        """Return the (n, P) squared distances of actions from the pool."""
         features, pool_features = map(self.search_space.features, (actions, self._queries))
         return np.asarray(((features[:, None] - pool_features) ** 2).sum(axis=2))
 
@@ -240,7 +246,7 @@ def meta_truth_of(setup: MetaSetup) -> MetaTruth:
 
 
 NOWHERE = -1
-"""Place of what is not in the pool."""
+"""Index of a configuration that is not in a pool."""
 Keys = Integers | None
 
 
@@ -248,13 +254,14 @@ class MetaProcess(ABC):
     """N episodes of one setup; every step writes (N, size) observations into `frame`.
 
     Attributes:
-        setup: the tasks, and what is asked of them.
-        noisy: whether every episode has noise of its own.
-        task: (N,) which task each episode has.
-        entropy: (N,) of its labels; scores of `low` and `high` (N,) are a regret of 1 and of 0.
-        values: (N, Q) of the last trials, and their `scores` (N,), as they are told.
-        best: (N,) score of the incumbent, found in `best_trial` (N,).
-        share: (N,) how far the incumbent is on the way from `low` to `high`: 1 - normalised regret.
+        setup: the tasks, and the arguments of the environment.
+        noisy: whether every episode draws its own noise.
+        task: (N,) index of the task of each episode.
+        entropy: (N,) entropy of its labels; scores `low` and `high` (N,) are regrets of 1 and 0.
+        values: (N, Q) reported values of the last trials, with their `scores` (N,).
+        best: (N,) score of the incumbent, from the trial `best_trial` (N,).
+        share: (N,) noise-free score of the incumbent between `low` (0) and `high` (1), that is,
+            1 - normalised regret.
     """
 
     setup: MetaSetup
@@ -277,38 +284,38 @@ class MetaProcess(ABC):
             np.zeros(num_envs),
         )
         self.best_trial = np.zeros(num_envs, np.int64)
-        # No views of the frame are kept: in a copy they would be of other numbers.
+        # No views of the frame are stored: a copy of this object would still read the old frame.
         self._slices = layout.columns
         self._columns = {name: columns.start for name, columns in layout.columns.items()}
         self._time, self._loss = map(setup.data.objectives.index, ("time_s", LOSS))
 
     def draws(self) -> EpisodeDraws:
-        """Return what chooses the tasks of episodes."""
+        """Return the draws of the tasks of episodes."""
         start, count = partial(named_stream, "meta_tasks"), len(self.setup.instances)
         return EpisodeDraws(len(self._frame), count, start, noisy=self.noisy)
 
     @abstractmethod
     def _begin(self, where: Indices, tasks: Integers, keys: Keys) -> Floats:
-        """Take up the tasks of some episodes; return the (n, facts) that are known of them."""
+        """Set the tasks of some episodes; return their (n, facts) features."""
 
     @abstractmethod
     def _answer(self, actions: NDArray[Any]) -> tuple[Floats, Singles]:
-        """Write what is told into `values`; return (N,) true scores and (N, F) features."""
+        """Write reported `values`; return (N,) noise-free scores and (N, F) features."""
 
     @abstractmethod
     def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
-        """Return the configuration that the last step of an episode tried."""
+        """Return the configuration of the last trial of an episode."""
 
     @abstractmethod
     def fidelity(self, index: int) -> dict[str, Value]:
-        """Return the fidelity that the last step of an episode tried it at."""
+        """Return the fidelity of the last trial of an episode."""
 
     def truth(self, index: int) -> Floats | None:
-        """Return the (Q,) values of an episode's last trial without noise; None if it had none."""
+        """Return the (Q,) noise-free values of the last trial; None if trials have no noise."""
         return None
 
     def restart(self, where: Indices, tasks: Sequence[int], keys: Keys = None) -> None:
-        """Begin episodes of some tasks, of which keys seed the noise."""
+        """Begin episodes of some tasks; keys seed their noise."""
         task_indices = np.asarray(tasks, np.int64)
         self.task[where] = task_indices
         self.trials[where] = self.best_trial[where] = 0
@@ -318,7 +325,7 @@ class MetaProcess(ABC):
         self._frame[where, self._slices["task"]] = self._begin(where, task_indices, keys)
 
     def describe(self, index: int) -> dict[str, Any]:
-        """Return what `reset` says of an episode: its task, and where its numbers come from."""
+        """Return the `info` of `reset` about an episode: its task and the source of its numbers."""
         return self.setup.describe(int(self.task[index]))
 
     def step(self, actions: NDArray[Any]) -> Floats:
@@ -355,9 +362,10 @@ class MetaProcess(ABC):
         return np.asarray(self.trials >= self._most)
 
     def untried(self, index: int) -> Bools:
-        """Return the (P,) places of the pool of an episode that were not tried."""
+        """Return the (P,) mask of the untried configurations of an episode's pool."""
         if "mask" not in self._slices:
             raise InvalidArgumentError(
-                "`action_masks` must be asked where actions are of a pool, here any may be taken"
+                "`action_masks` must be called on environments with a pool; here any action is "
+                "allowed"
             )
         return np.asarray(self._frame[index, self._slices["mask"]] > 0)

@@ -1,4 +1,10 @@
-"""The arguments of round environments: one record, checked when it is made."""
+"""The arguments of round environments: one record, checked when it is made.
+
+`make_round_env` and `make_round_vector_env` are the entry points of all `FedHPO-DAC-*` ids. They
+parse keyword arguments into `RoundArguments`, which checks everything that needs no training data;
+`open` then creates the courses and the process of the episodes. Derived values are cached
+properties, so that a wrong argument is reported before any data are loaded.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -33,58 +39,57 @@ from fedhpo_gym.tasks.privacy import is_private
 
 @dataclass(frozen=True, kw_only=True)
 class RoundArguments:
-    """What `gymnasium.make` takes for `FedHPO-DAC-*` ids, beside rewards' form and rendering.
+    """Arguments of `gymnasium.make` for `FedHPO-DAC-*` ids, besides reward form and rendering.
 
     Attributes:
         task: name in the catalogue.
         algorithm: name of the FL algorithm; the task's by default.
         alpha: the only concentration of the LDA partition; by default instances have 0.1, 0.5
             and 0.7.
-        preprocessing: "label_encoded" (the paper's) or "standardized"; the task's by default, but
-            ids bring their own: `Task.round_preprocessing`.
-        precision: "float32" or, where the model can, "bfloat16": type of the numbers that courses
-            are computed with.
-        settings: hyperparameters fixed that are not in the search space.
-        tune: settings of the algorithm that are searched, with their ranges; as for trials.
+        preprocessing: "label_encoded" (the paper's) or "standardized"; by default that of the id
+            (`Task.round_preprocessing`).
+        precision: number type of training: "float32" or, if the model supports it, "bfloat16".
+        settings: fixed hyperparameters that are not in the search space.
+        tune: settings of the algorithm that are searched, with their ranges, as for trials.
         system: parameters of the system model that differ from the task's; `compute` is "epochs"
-            unless given, and `model` chooses another kind of clock, of `SYSTEM_MODELS`.
-        backend: what trains: "raw", our engine, "federatedscope", or "quadratic" where an id
-            brings it.
-        device: torch device of our engine.
+            by default, and `model` chooses another system model, of `SYSTEM_MODELS`.
+        backend: the training code: "raw", the engine of this package, "federatedscope", or
+            "quadratic" where it belongs to the id.
+        device: torch device of the engine of this package.
         source: source tree of FederatedScope; as for trials (`TrialArguments`).
-        interpreter: Python that has its dependencies; likewise.
-        time_limit_s: real seconds that one of its courses may take for a step (3,600).
+        interpreter: Python that has its dependencies, likewise.
+        time_limit_s: limit of a step of one of its courses in real seconds (3,600 by default).
         instances: "train" (seeds 100 to 131), "val" (500 to 515, to choose by), "test" (1000 to
             1015), "all" (train and test), or a list of (alpha, seed) pairs (`make_instances`).
-        per_client: every client has its own row in an action.
-        rounds_per_step: k; 5 by default, 1 in the per-client form.
+        per_client: an action has a row for each client.
+        rounds_per_step: rounds of a step; 5 by default, 1 in the per-client form.
         horizon: rounds of an episode.
         client_sample_rate: fraction of clients sampled per round, unless it is dynamic; the
             largest of the task by default.
         dynamic: names of the hyperparameters that actions set; by default all client-side ones
             and, unless `per_client`, the algorithm's server-side ones.
-        configuration: values of the others; the middle of their ranges by default.
-        history: evaluations shown.
+        configuration: values of the other hyperparameters; the middle of the range by default.
+        history: number of evaluations in an observation.
         potential: "log_loss", "loss" or "accuracy".
         rewards: entries of the reward vector on `MO-` ids: of "improvement", "time", "upload",
-            "download", "flops", "energy" and "fairness"; names of objectives that are read off the
-            model, such as "fairness_p10"; or your own by `Objective.of`. `info["objectives"]` has
-            the values of the objectives.
+            "download", "flops", "energy" and "fairness"; names of objectives of the model, such as
+            "fairness_p10"; or custom ones by `Objective.of`. `info["objectives"]` has the values
+            of the objectives.
         reward_scale: factor of the improvement.
-        time_price: what the whole budget costs, in the unit of rewards.
-        divergence_penalty: what divergence costs besides the lowest potential.
-        budget_s: simulated seconds of an episode; by default as many as the horizon can cost, or
-            is expected to cost at most where single devices decide.
-        epsilon: what an episode of a private algorithm may spend, at a delta of 1e-5. It ends with
-            the step that would spend more, whose rounds are not released: they change, cost and
-            spend nothing. Noise counts as the next smaller one of 64 in an octave. What is observed
-            of evaluations and of updates, before they are clipped, is not counted: a policy that
-            reads it is not private.
-        noise: what evaluations lack: any of `clients`, `bias`, `iid` and `epsilon`; see
-            `fedhpo_gym.evaluation.noise.Noise`. By default nothing. All evaluations of an episode
+        time_price: cost of the full budget, in the unit of rewards.
+        divergence_penalty: cost of divergence in addition to the lowest potential.
+        budget_s: simulated seconds of an episode; by default the largest possible cost of the
+            horizon, or, with single devices, a time that it hardly ever exceeds.
+        epsilon: privacy budget of an episode of a private algorithm, at a delta of 1e-5. The
+            episode ends with the step that would exceed it, whose rounds are not released: they
+            change, cost and spend nothing. Noise is rounded down to a grid of 64 values per octave.
+            Observations of evaluations, and of updates before clipping, are not counted: a policy
+            that reads them is not private.
+        noise: noise of evaluations: any of `clients`, `bias`, `iid` and `epsilon`; see
+            `fedhpo_gym.evaluation.noise.Noise`. None by default. All evaluations of an episode
             share an `epsilon`.
-        report_moves: tell in `info["move_product"]` the inner product of how the global model moved
-            in a step and in the one before. Agents that follow hyper-gradients need it.
+        report_moves: report in `info["move_product"]` the inner product of the moves of the global
+            model in this step and in the one before. Agents with hyper-gradients need it.
     """
 
     task: str
@@ -119,15 +124,15 @@ class RoundArguments:
     report_moves: bool = False
 
     def __post_init__(self) -> None:
-        """Check every field, by deriving all that needs no training data."""
+        """Check every field by computing all derived values that need no training data."""
         check_fields(self)
         object.__setattr__(self, "rewards", tuple(map(named_objective, self.rewards)))
         check_options(self.backend, self.backend_options)
         if self.per_client and self.variant.asynchronous:
             raise InvalidArgumentError(
                 f"`per_client` must be False for {self.variant.algorithm!r}: an action has a row "
-                "for every client of the next rounds, and nobody knows yet who begins in them; use "
-                "a synchronous algorithm"
+                "for every client of the next rounds, and it is unknown which clients will begin "
+                "in them; use a synchronous algorithm"
             )
         if self.epsilon is not None and not is_private(self.variant.algorithm):
             private = sorted(name for name in ALGORITHMS if is_private(name))
@@ -138,10 +143,11 @@ class RoundArguments:
         if self.epsilon is not None and self.per_client:
             raise InvalidArgumentError(
                 f"`epsilon` must be None with per_client=True, got {self.epsilon!r}: observations "
-                "say who takes part, and clients may differ in noise, which no bound here covers"
+                "show which clients take part, and clients may differ in noise, which no bound "
+                "covers"
             )
         derived = (self.variant, self.chosen_instances, self.controls)
-        del derived  # they stay cached
+        del derived  # the properties stay cached
         measured_objectives(self.variant, self.rewards)
         self._round_settings(1.0 if self.budget_s is None else self.budget_s)
 
@@ -171,7 +177,7 @@ class RoundArguments:
         )
 
     def open(self, num_envs: int = 1) -> RoundProcess:
-        """Return the process of as many episodes, which run together."""
+        """Return the process of `num_envs` episodes, which train together."""
         default = self.controls.default
         courses = open_courses(
             self.backend,
@@ -192,7 +198,7 @@ class RoundArguments:
         return chosen_options(self, OPTIONS)
 
     def process(self, courses: Courses, num_envs: int = 1) -> RoundProcess:
-        """Return the process of as many episodes on courses of these instances."""
+        """Return the process of `num_envs` episodes on courses of these instances."""
         system, budget_s = self.variant.system, self.budget_s
         if budget_s is None:
             samples = courses.most_samples if system.compute in NEEDS_SAMPLES else None
@@ -223,16 +229,16 @@ class RoundArguments:
         if noise.withholds and self.per_client:
             raise InvalidArgumentError(
                 "`noise` must have neither 'epsilon' nor 'iid' with per_client=True, whose "
-                f"observations tell the losses of single clients, got {dict(self.noise)}"
+                f"observations contain the losses of single clients, got {dict(self.noise)}"
             )
         check_noise(noise, measured_objectives(self.variant, self.rewards), "raw")
         return noise
 
 
 OF_FORM: Final = ("vector_reward", "render_mode")
-"""Arguments that say what an environment looks like, not what it is about."""
+"""Arguments of the form of an environment, not of its problem."""
 OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
-"""Arguments of the vector form alone, for suggestions."""
+"""Arguments of the vector form only, for suggestions."""
 
 
 @with_signature_of(RoundArguments)

@@ -90,10 +90,10 @@ class RoundEnv(DrawnEnv):
     the most that is expected), "fairness" (decrease of `client_spread`), and by its name any
     objective that is read off the model, a user's own among them (decrease of its error).
 
-    **Noise**: where evaluations are noisy, what is observed, rewarded and ranked is what the server
-    hears; `info["truth"]` says what the model truly is. Under an `epsilon`, and under `iid`, only
-    what the reward needs is told; other metrics are those of a guess. `update_norm` and
-    `disagreement` are of training and stay as they are.
+    **Noise**: with noisy evaluations, observations, rewards and ranks use the reported values;
+    `info["truth"]` has the noise-free values of the model. With an `epsilon`, or with `iid`, only
+    values that the reward needs are reported; other metrics are those of a guess. `update_norm` and
+    `disagreement` describe training and have no noise.
 
     **Episode**: starts with the untrained model of one of `instances`, drawn by the environment's
     random numbers or given as `options={"instance": i}`; everything after that is decided by the
@@ -136,7 +136,7 @@ class RoundEnv(DrawnEnv):
 
     @property
     def fidelity_space(self) -> SearchSpace:
-        """Fidelities that an action asks for: none, a step always takes the same rounds."""
+        """Fidelity dimensions of an action: none, because all steps have the same rounds."""
         return SearchSpace(())
 
     @property

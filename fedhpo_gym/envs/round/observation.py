@@ -141,7 +141,7 @@ class RoundEpisodes:
 
 
 NORM_DECADES = 6.0
-"""Norms of updates are told apart between 10^-6 and 10^6."""
+"""Norms of updates are clipped to between 10^-6 and 10^6."""
 
 
 def client_means(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Floats:

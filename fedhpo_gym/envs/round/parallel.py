@@ -1,4 +1,10 @@
-"""Round environments as PettingZoo parallel environments: every client is an agent."""
+"""Round environments as PettingZoo parallel environments: every client is an agent.
+
+Users wrap a `FedHPO-DAC-*` environment with `per_client=True` in `ClientsParallelEnv`. The class
+splits actions, observations and `info` by client and leaves all training to the environment. Arrays
+with one entry per client are reduced to the agent's entry, since N copies of N numbers would grow
+quadratically.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,10 +24,10 @@ Observation = dict[str, NDArray[np.float32]]
 Action = NDArray[np.float32]
 
 OWN: Final = ("sampled", "num_val_samples", "val_loss_before", "val_loss_after")
-"""Entries of observations with one number per client, of which an agent sees its own."""
+"""Entries of observations with one number per client; an agent gets only its number."""
 
 OWN_INFO: Final = ("num_train_samples", "num_val_samples", "val_loss_before", "val_loss_after")
-"""Entries of `info` with one number per client, of which an agent is told its own."""
+"""Entries of `info` with one number per client; an agent gets only its number."""
 
 REWARDS: Final = ("team", "own")
 
@@ -29,19 +35,20 @@ REWARDS: Final = ("team", "own")
 class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     """The clients of a course as agents that act at the same time: `client_0`, `client_1`, ...
 
-    Every agent sets the hyperparameters of its client; what it says while its client does not
-    train is ignored. It sees what is known of the course (`RoundEnv`) and, with shape (n,) or
-    (1,), its own last action, `sampled`, `num_val_samples`, `val_loss_before` and `val_loss_after`.
-    All agents live as long as the episode. An agent's `info` is that of the environment with its
-    own numbers only: what grows with the clients would grow with their square.
+    Every agent sets the hyperparameters of its client; its action is ignored while the client does
+    not train. It observes the course (`RoundEnv`) and, with shape (n,) or (1,), its last action,
+    `sampled`, `num_val_samples`, `val_loss_before` and `val_loss_after`. All agents stay until the
+    end of the episode. The `info` of an agent is that of the environment, with the numbers of its
+    client only.
 
-    **Reward**: "team" gives all agents the environment's reward. "own" gives each one what local
-    training did to its own validation loss, log10(before / after), and 0 while it does not train.
+    **Reward**: "team" gives all agents the reward of the environment. "own" gives each agent the
+    change of its client's validation loss by local training, log10(before / after), and 0 while
+    the client does not train.
 
     Attributes:
         env: the environment in its per-client form.
         possible_agents: all clients.
-        agents: all clients during an episode, nobody after it.
+        agents: all clients during an episode, an empty list after it.
     """
 
     # PettingZoo declares it on instances, so it cannot be a ClassVar here.
@@ -52,7 +59,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     }
 
     def __init__(self, env: gym.Env[Any, Any], reward: str = "team") -> None:
-        """Give every client of an environment an agent."""
+        """Create an agent for every client of an environment."""
         course = env.unwrapped if isinstance(env, gym.Env) else None
         if not isinstance(course, RoundEnv) or course.process.controls.num_rows is None:
             raise InvalidArgumentError(
@@ -81,17 +88,17 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         self._width = width
 
     def observation_space(self, agent: str) -> gym.spaces.Dict:
-        """Return what an agent sees: the same object at every call."""
+        """Return the observation space of an agent: the same object at every call."""
         return self._observation_spaces[agent]
 
     def action_space(self, agent: str) -> gym.spaces.Box:
-        """Return what an agent can do: the same object at every call."""
+        """Return the action space of an agent: the same object at every call."""
         return self._action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
-        """Start a course (`RoundEnv.reset`). PettingZoo lets options be there that nobody knows."""
+        """Start a course (`RoundEnv.reset`); unknown options are ignored, as in PettingZoo."""
         entries = coerce("options", {} if options is None else options, Mapping[str, Any])
         instance_option = {name: value for name, value in entries.items() if name == "instance"}
         observation, info = self.env.reset(seed=seed, options=instance_option)
@@ -112,7 +119,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
         actions = coerce("actions", actions, Mapping[str, Any])
         if missing := [agent for agent in self.agents if agent not in actions]:
-            raise InvalidArgumentError(f"`actions` must have one of every agent, lacks {missing}")
+            raise InvalidArgumentError(f"`actions` must have one for every agent, lacks {missing}")
         rows = np.stack([self._row(agent, actions[agent]) for agent in self.possible_agents])
         observation, reward, terminated, truncated, info = self.env.step(rows)
         agents, rewards = self.agents, self._rewards(observation, float(reward))
@@ -173,7 +180,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
 def _own_space(spaces: gym.spaces.Dict, width: int) -> gym.spaces.Dict:
     boxes: dict[str, gym.Space[Any]] = {}
     for name, box in spaces.spaces.items():
-        assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
+        assert isinstance(box, gym.spaces.Box)  # noqa: S101 - all spaces are boxes
         size = width if name == "last_action" else 1
         shape = (size,) if name in (*OWN, "last_action") else box.shape
         boxes[name] = gym.spaces.Box(box.low.min(), box.high.max(), shape, np.float32)
@@ -181,7 +188,7 @@ def _own_space(spaces: gym.spaces.Dict, width: int) -> gym.spaces.Dict:
 
 
 def _split_nested(value: dict[str, Any], num_clients: int) -> list[dict[str, Any]]:
-    """Return a copy for every client, in which `name@i` is the `name` of client i alone."""
+    """Return a copy for every client, in which `name@i` becomes the `name` of client i."""
     by_client: list[dict[str, Any]] = [{} for _ in range(num_clients)]
     for key, entry in value.items():
         name, client = split_key(key)

@@ -167,7 +167,7 @@ class RoundProcess:
         return {name: value for name, value in vars(self).items() if name not in derived}
 
     def _amount(self, name: str, work: Work, cost: Cost) -> float:
-        """Return bytes, operations or joules of some work; 0 where nobody knows."""
+        """Return bytes, operations or joules of some work; 0 if unknown."""
         if name == "flops":
             return FLOPS_PER_PARAMETER * work.num_parameters * (work.samples_read or 0.0)
         if name == "energy":
@@ -365,7 +365,7 @@ class RoundProcess:
         )
 
     def describe(self, index: int) -> dict[str, Any]:
-        """Return what `reset` says of an episode: its course, and what its numbers depend on."""
+        """Return the `info` of `reset`: the course of an episode and the source of its numbers."""
         instance, noise = self._instance(index), self.settings.noise
         info = {
             "task": self.task.name,

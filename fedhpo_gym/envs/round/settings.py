@@ -1,4 +1,10 @@
-"""What an action of a round environment sets, how long episodes are, and what they reward."""
+"""The actions and rewards of round environments: `Controls` and `RoundSettings`.
+
+`RoundArguments` creates both, and `RoundProcess` uses them in every step. `Controls` maps actions
+to hyperparameters; those that no action sets have fixed values. `RoundSettings` holds the length of
+episodes and the parameters of rewards. The improvement in a reward is the difference of two
+potentials, so that the improvements of an episode add up to the last potential minus the first.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,18 +25,18 @@ from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task, work_of
 
 MAX_ROUNDS: Final = 100_000
-"""The longest horizon, and the longest history that is shown."""
+"""Largest horizon, and largest history of an observation."""
 LARGEST: Final = 1e30
-"""The largest factor of a reward: rewards are finite as float32."""
+"""Largest factor of a reward, so that rewards are finite as float32."""
 SHORTEST_S: Final = 1e-6
 """The smallest budget, in simulated seconds."""
 AMOUNTS: Final = ("upload", "download", "flops", "energy")
-"""What is priced by its share in the most that an episode can cost of it."""
+"""Costs that a reward measures as a share of the most that an episode can cost."""
 REWARDS: Final = ("improvement", "time", *AMOUNTS, "fairness")
-"""Entries of a reward vector (`RoundEnv`); others are objectives that are read off the model."""
+"""Entries of a reward vector (`RoundEnv`); other entries are objectives of the model."""
 
 DECADES = 3.0
-"""Losses are told apart within a factor of 10^3 of chance level, either way."""
+"""Losses are clipped to within a factor of 10^3 of chance level, either way."""
 
 Rounds: TypeAlias = Annotated[int, Range(1, MAX_ROUNDS)]
 Factor: TypeAlias = Annotated[float, Range(0, LARGEST)]
@@ -44,7 +50,7 @@ def decades(loss: NDArray[np.floating], chance: float) -> Floats:
 
 @dataclass(frozen=True)
 class Potential:
-    """How good a state of a course is, of loss, accuracy and chance; `low` if it diverged."""
+    """Value of a course's state, from loss, accuracy and chance loss; `low` if it diverged."""
 
     measure: Callable[[Floats, Floats, float], Floats]
     low: float
@@ -61,7 +67,7 @@ POTENTIALS: Mapping[str, Potential] = {
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """How long episodes are and what they reward, as `RoundArguments` says."""
+    """Length and rewards of episodes; `RoundArguments` describes the fields."""
 
     rounds_per_step: Rounds
     horizon: Rounds
@@ -79,7 +85,7 @@ class RoundSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         for name in ("budget_s", "reward_scale", "time_price", "divergence_penalty"):
-            object.__setattr__(self, name, float(getattr(self, name)))  # numpy reads 64 bits only
+            object.__setattr__(self, name, float(getattr(self, name)))  # large int: no int64
         if self.horizon % self.rounds_per_step:
             raise InvalidArgumentError(
                 f"`horizon` must be a multiple of rounds_per_step={self.rounds_per_step}, "
@@ -94,8 +100,8 @@ class RoundSettings:
             )
         if self.noise is not None and self.noise.iid and self.potential != "accuracy":
             raise InvalidArgumentError(
-                "`noise['iid']` deals out validation samples anew. Clients report how many of them "
-                "are right, but not the loss of each; use potential='accuracy', got "
+                "`noise['iid']` redistributes validation samples. Clients report how many of them "
+                "are correct, but not the loss of each; use potential='accuracy', got "
                 f"{self.potential!r}"
             )
 
@@ -105,7 +111,7 @@ class RoundSettings:
 
     @property
     def evaluations(self) -> int:
-        """How many evaluations an episode has: of the first model, and after every step."""
+        """Number of evaluations of an episode: of the first model, and after every step."""
         return 1 + self.horizon // self.rounds_per_step
 
     @property
@@ -123,7 +129,7 @@ def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple
         if isinstance(reward, Objective):
             if by_name.get(reward.name, reward) is not reward or reward.name in REWARDS:
                 raise InvalidArgumentError(
-                    "an objective of your own must have a name of its own, got "
+                    "a custom objective must have a new name, got "
                     f"{reward.name!r}, which round environments have"
                 )
             measured.append(reward)
@@ -135,8 +141,8 @@ def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple
         task.system.require_energy(asynchronous=task.asynchronous)
     if "flops" in rewards and task.asynchronous:
         raise InvalidArgumentError(
-            "`rewards` must not hold 'flops' for asynchronous algorithms, of whose rounds nobody "
-            f"says how often a client trained, got {task.algorithm!r}; leave it out"
+            "`rewards` must not hold 'flops' for asynchronous algorithms, because the number of "
+            f"jobs of a client in a round is unknown, got {task.algorithm!r}; leave it out"
         )
     return tuple(measured)
 
@@ -145,7 +151,7 @@ RATE = "client_sample_rate"
 
 
 class Controls:
-    """The hyperparameters of a course: those an action sets, and those that are fixed."""
+    """The hyperparameters of a course: those that an action sets, and fixed ones."""
 
     def __init__(
         self,
@@ -162,7 +168,7 @@ class Controls:
         free = [
             d.name
             for d in dimensions
-            # No running course can change the shape of its model.
+            # A running course cannot change the shape of its model.
             if d.name not in task.architecture and (d.scope == "client" or not per_client)
         ]
         names = free if dynamic is None else list(dynamic)
@@ -174,8 +180,8 @@ class Controls:
             require_known("hyperparameter", name, offered)
             if name not in free and (per_client or name != RATE):
                 raise InvalidArgumentError(
-                    f"`dynamic` cannot hold {name!r}: it shapes the model, or the server decides "
-                    f"it; it can hold {free}"
+                    f"`dynamic` cannot hold {name!r}, which shapes the model or belongs to the "
+                    f"server; it can hold {free}"
                 )
         share = rate.high if client_sample_rate is None else client_sample_rate
         self._whole = SearchSpace(tuple(offered.values()))
@@ -183,14 +189,14 @@ class Controls:
         self.space = self._whole.fix(self.fixed)
         if silent := [name for name in names if name not in self.space]:
             raise InvalidArgumentError(
-                f"`dynamic` must leave out what means nothing under {dict(self.fixed)}, got "
+                f"`dynamic` must leave out names that are inactive under {dict(self.fixed)}, got "
                 f"{silent}"
             )
         self.num_rows = task.num_clients if per_client else None
         shape = (len(self.space),) if self.num_rows is None else (self.num_rows, len(self.space))
         self.action_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
         self._task = task
-        # The configuration in the middle of what actions can set.
+        # The configuration at the centre of the action space.
         self.default: Mapping[str, Value] = self._named([INACTIVE] * len(self.space))
 
     @property
@@ -198,7 +204,7 @@ class Controls:
         return int(np.prod(self.action_space.shape))
 
     def decode(self, action: NDArray[np.floating]) -> dict[str, Value]:
-        """Return all hyperparameters under an action; `name@i` is the value of client i alone."""
+        """Return all hyperparameters under an action; `name@i` is the value for client i only."""
         coordinates = action.tolist()
         if self.num_rows is None:
             return self._named(coordinates)
@@ -210,7 +216,7 @@ class Controls:
         return configuration
 
     def _named(self, coordinates: Sequence[float]) -> dict[str, Value]:
-        """Return the values at legal coordinates of `space` beside those that are fixed."""
+        """Return the values at coordinates of `space`, together with fixed ones."""
         free = dict(zip(self.space.names, coordinates, strict=True))
         configuration: dict[str, Value] = {}
         for d in self._whole.dimensions:
@@ -221,10 +227,10 @@ class Controls:
         return configuration
 
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
-        """Return the work of some rounds that costs most, whatever the actions."""
+        """Return the most expensive work of some rounds over all actions."""
         dearest = dict(self.default)
-        # The smaller its minibatches, the more steps a client takes; the fewer clients train at
-        # once, the longer it takes until enough have reported.
+        # Smaller minibatches mean more steps; in asynchronous training, fewer clients at a time
+        # mean a longer wait for enough reports.
         low = ("batch_size", RATE) if self._task.asynchronous else ("batch_size",)
         for d in self.space.dimensions:
             dearest[d.name] = d.low if base_name(d.name) in low else d.high
@@ -238,7 +244,7 @@ def _fixed(
     defaults: Mapping[str, Value],
     configuration: Mapping[str, Value],
 ) -> dict[str, Value]:
-    """Return the values of what actions do not set, less what can never mean anything."""
+    """Return values of hyperparameters that actions do not set, without those never active."""
     for name in configuration:
         require_known("hyperparameter", name, space)
     if clashes := [name for name in configuration if name in dynamic]:
@@ -257,7 +263,7 @@ def _fixed(
 
 
 def _rows(task: Task) -> tuple[Dimension, ...]:
-    """Return the dimensions of one client: those of all clients `name@i` are one `name` here."""
+    """Return the dimensions of one client, in which all `name@i` are one `name`."""
     rows: dict[str, Dimension] = {}
     for dimension in task.space.dimensions:
         name, client = split_key(dimension.name)
@@ -265,6 +271,6 @@ def _rows(task: Task) -> tuple[Dimension, ...]:
         if rows.setdefault(name, row) != row:
             raise InvalidArgumentError(
                 f"`per_client` must be False for {task.name}: {name!r} of client {client} has "
-                "another range than that of client 0, so that rows would differ in kind"
+                "another range than that of client 0, so that rows would have different meanings"
             )
     return tuple(rows.values())

@@ -1,4 +1,11 @@
-"""The arguments of trial environments: one record, checked when it is made."""
+"""The arguments of trial environments: one record, checked when it is made.
+
+`make_trial_env` and `make_trial_vector_env` are the entry points of all `FedHPO-<Model>-<Dataset>`
+ids. They parse keyword arguments into `TrialArguments`, whose `open` opens the backend and returns
+the setup of the episodes. Single environments get their budget and scalar reward from wrappers; the
+vector form computes the same inside `TrialVectorEnv`, because wrappers would need a call per
+environment.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,70 +52,69 @@ from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty, check_reward
 
 @dataclass(frozen=True, kw_only=True)
 class TrialArguments:
-    """What `gymnasium.make` takes for `FedHPO-<Model>-<Dataset>` ids, beside rendering.
+    """Arguments of `gymnasium.make` for `FedHPO-<Model>-<Dataset>` ids, besides rendering.
 
     Attributes:
         task: name in the catalogue.
-        backend: "tabular", "surrogate", "raw" or "federatedscope"; None for the table, else the
-            surrogate, else the pool that has numbers.
+        backend: "tabular", "surrogate", "raw" or "federatedscope"; None for the first of table,
+            surrogate and pool that is stored.
         algorithm: name of the FL algorithm; the task's by default.
         alpha: concentration of the LDA partition; the task's by default.
         preprocessing: "label_encoded" (the paper's) or "standardized"; the task's by default.
-        precision: "float32" or, where the model can, "bfloat16": type of the numbers that courses
-            are computed with. The raw backend computes in float32 unless asked otherwise, stored
-            numbers have the task's.
-        table: "fedhpo-bench" answers from a table that FedHPO-Bench published, once `fedhpo-gym
-            import` has read it; by default the numbers are of this suite, "fedhpo-gym".
+        precision: number type of training: "float32" or, if the model supports it, "bfloat16". By
+            default float32 for backends that train, and the task's for stored numbers.
+        table: "fedhpo-bench" for a table that FedHPO-Bench published, after `fedhpo-gym import`;
+            by default "fedhpo-gym", the numbers of this package.
         settings: fixed hyperparameters that are not in the search space, such as `epsilon` of
             NbAFL.
-        tune: settings of the algorithm that are part of the action, by the lowest and the highest
-            value: {"epsilon": [1, 100]}. Stored numbers answer the values in between that they
-            have; "raw" answers all.
-        seed: answer for one seed; None averages over the task's seeds.
+        tune: settings of the algorithm that are part of the action, with the lowest and the
+            highest value: {"epsilon": [1, 100]}. With stored numbers only stored values are legal;
+            "raw" trains any value.
+        seed: evaluate one seed; None averages over the task's seeds.
         device: torch device of the raw backend.
         source: source tree of FederatedScope, for backend="federatedscope"; by default that of the
             folder that the environment variable `FEDHPO_GYM_FEDERATEDSCOPE` names.
         interpreter: Python that has FederatedScope's dependencies; by default that of the same
             folder. It must be given with a `source`.
-        time_limit_s: real seconds that one of its courses may take for the rounds of a trial
-            (3,600).
-        own_data: entries `data.*` of its configuration by which it loads data itself; by default
-            it is handed the federation of the task.
+        time_limit_s: limit of the rounds of a trial of one of its courses in real seconds (3,600
+            by default).
+        own_data: entries `data.*` of its configuration by which it loads other data; by default it
+            trains on the federation of the task.
         system: parameters of the system model that differ from the task's; `model` chooses
-            another kind of clock, of `SYSTEM_MODELS`. `compute` may be "constant" or "epochs", and
-            anything where `samples_per_client` is given.
-        objectives: names of the objectives, or your own by `Objective.of`; the first ranks trials.
-            By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
-            that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
-            anything, "epsilon"; of these defaults, those that the surrogate answers where there is
-            one (`fedhpo_gym.stored.surrogate`), with "fairness_std" or "fairness_jain" in
-            the place of "fairness_p10". A named one that it does not answer is an error.
+            another system model, of `SYSTEM_MODELS`. `compute` may be "constant" or "epochs", or
+            any rule if `samples_per_client` is given.
+        objectives: names of the objectives, or custom ones by `Objective.of`; the first ranks
+            trials. By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1
+            "val_loss", "fairness_p10", "time_s" and, for private algorithms, "epsilon". Defaults
+            that a surrogate does not support are left out (`fedhpo_gym.stored.surrogate`), and
+            "fairness_std" or "fairness_jain" replaces "fairness_p10". An objective that you name
+            and the backend does not support is an error.
         constraints: by objective, a limit, or `{"limit": limit, "weight": weight}`. The incumbent
-            is the best trial that keeps all limits. The weight, from 1e-6 to 1e6 and 1 by default,
-            is what exceeding a limit costs: in rewards of the incumbent while it breaks a limit
-            (`IncumbentReward`), and in the score of every trial (`ScalarizePenalty`).
-        fidelity: fidelity dimensions that are fixed.
-        grid: offer only the grid of the task's tables.
+            is the best trial that satisfies all limits. The weight, from 1e-6 to 1e6 and 1 by
+            default, is the cost of exceeding a limit: in rewards of the incumbent while it violates
+            a limit (`IncumbentReward`), and in the score of every trial (`ScalarizePenalty`).
+        fidelity: values of fixed fidelity dimensions.
+        grid: allow only the grid of the task's tables.
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
-        reward_transform: how objectives without a worst bound become scores: "clip" cuts them off,
-            "squash" orders all of them (`fedhpo_gym.objectives.base`).
+        reward_transform: how objectives without a worst bound become scores: "clip" clips them,
+            "squash" keeps their order (`fedhpo_gym.objectives.base`).
         budget_s: simulated seconds; the task's budget if no budget is given.
         budget_rounds: communication rounds.
         budget_trials: number of trials.
-        max_trials: trials after which an episode ends in any case: time alone may never pass, as
-            when freeze-thaw makes a repetition free. By default `budget_trials`, and 100,000 if
-            that is not given (`BudgetTermination`).
-        vector_reward: leave the reward a vector.
-        instances: "train" or "test": at each reset one of the variants (alpha, preprocessing) and
-            seeds with stored numbers is drawn; or a list of mappings such as
-            {"alpha": 0.1, "seed": 2} (`envs.trial.instances.open_instances`).
-        reward: "improvement" of the incumbent, "anytime", which values it by the time that is left,
+        max_trials: trials after which an episode ends in any case, because freeze-thaw can make
+            repetitions free. By default `budget_trials`, and 100,000 if that is not given
+            (`BudgetTermination`).
+        vector_reward: return the reward as a vector.
+        instances: "train" or "test": each reset draws one of the variants (alpha, preprocessing)
+            and seeds with stored numbers; or a list of mappings such as {"alpha": 0.1, "seed": 2}
+            (`envs.trial.instances.open_instances`).
+        reward: "improvement" of the incumbent, "anytime", which weights it by the remaining time,
             "score" of the trial, "incumbent" or "regret", which needs a known optimum; the task's
             by default (`IncumbentReward`).
         reward_discount: discount of the improvement, in (0, 1].
         reward_per_cost: divide an improvement by the simulated time of its trial.
-        noise: what evaluations lack: any of `clients`, `bias`, `iid`, `epsilon` and `evaluations`;
-            `fedhpo_gym.evaluation.noise.Noise`. By default nothing. Trials share an `epsilon`,
+        noise: noise of evaluations: any of `clients`, `bias`, `iid`, `epsilon` and `evaluations`;
+            see `fedhpo_gym.evaluation.noise.Noise`. None by default. Trials share an `epsilon`,
             and an episode ends when it is spent.
     """
 
@@ -146,18 +152,18 @@ class TrialArguments:
     noise: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        """Check the type of every field, and what concerns several."""
+        """Check the type of every field, and rules between fields."""
         check_fields(self)
         self._check_reward()
         self._check_instances()
-        self.evaluation_noise  # noqa: B018 - what is wrong is said now
+        self.evaluation_noise  # noqa: B018 - wrong noise is an error now
         check_options(self.backend_name, self.backend_options)
         system = self.variant.system
         if (rule := system.compute) in NEEDS_SAMPLES and not system.samples_per_client:
             raise InvalidArgumentError(
-                "`system['compute']` must be 'constant' or 'epochs' for trials, whose cost is "
-                f"known before anybody counts a client's samples, got {rule!r}; say how many with "
-                "`samples_per_client`, or use FedHPO-DAC-* ids, which take all rules"
+                "`system['compute']` must be 'constant' or 'epochs' for trials, whose cost cannot "
+                f"depend on the samples of clients, got {rule!r}; set `samples_per_client`, or use "
+                "FedHPO-DAC-* ids, which support all rules"
             )
 
     def _check_reward(self) -> None:
@@ -200,7 +206,7 @@ class TrialArguments:
 
     @property
     def chosen_objectives(self) -> tuple[str | Objective, ...]:
-        """The objectives: as asked, else those of the id."""
+        """The objectives of the argument, else the defaults of the id."""
         if self.objectives is not None:
             return tuple(self.objectives)
         as_published = self.variant.version == 0 and self.variant.table != IMPORTED
@@ -211,7 +217,7 @@ class TrialArguments:
 
     @property
     def reward_kind(self) -> str:
-        """How a trial is rewarded with one number: as asked, else as the task says."""
+        """The kind of scalar reward: that of the argument, else the default of the task."""
         return get_task(self.task).reward if self.reward is None else self.reward
 
     @cached_property
@@ -228,7 +234,7 @@ class TrialArguments:
 
     @cached_property
     def evaluation_noise(self) -> Noise | None:
-        """What evaluations lack, and how many of them share an epsilon."""
+        """The noise of evaluations, and how many of them share an epsilon."""
         if self.noise is None:
             return None
         noise = Noise.of(self.noise)
@@ -261,7 +267,7 @@ class TrialArguments:
         }
 
     def open(self) -> TrialSetup:
-        """Open what answers, and return what is asked of it."""
+        """Open the backend, and return the setup of the episodes."""
         name, options, instances = self.backend_name, self.backend_options, tuple[Backend, ...]()
         if self.instances is None:
             backend = make_backend(name, self.variant, seed=self.seed, **options)
@@ -288,7 +294,7 @@ class TrialArguments:
 
 
 def _refuse_constants(setup: TrialSetup) -> None:
-    """Refuse objectives of costs that are the same whatever an action asks for."""
+    """Reject cost objectives that have the same value for all actions."""
     names = constant_costs(setup) if len(setup.objective_names) > 1 else ()
     for name in names:
         if name in ("flops", *COST_NAMES):

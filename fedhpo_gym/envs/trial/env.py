@@ -1,4 +1,10 @@
-"""The trial environment: a step is one function evaluation f(configuration, fidelity)."""
+"""The trial environments: a step is one function evaluation f(configuration, fidelity).
+
+`make_trial_env` creates `TrialEnv` for `gymnasium.make`, and `make_trial_vector_env` creates
+`TrialVectorEnv`. Both let a `TrialProcess` compute their steps, with one row or with N. The vector
+form includes the budget and the scalar reward, which wrappers add to a single environment, and
+returns the same bits.
+"""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -63,26 +69,27 @@ class TrialEnv(SetupEnv):
     `BudgetTermination` adds `remaining_budget` (1,). Where episodes are of several instances,
     `instance` (7,) says what may be known of one before its first trial (`statistics` of
     `fedhpo_gym.envs.trial.instances`). Test data never enter an observation; they are in
-    `info["test"]`, without those that a problem of your own does not tell (NaN in vectors).
+    `info["test"]`, without metrics that a custom problem does not return (NaN in vectors).
 
-    **Incumbent**: the best trial in the first objective of those that keep all `constraints`, and
-    while there is none, the one of the least total violation (`violations` of
-    `fedhpo_gym.evaluation.multi_objective`). With constraints, `info` and `info["incumbent"]` hold
-    it as `violation`, 0 where all limits are kept, and `excess`, a dictionary of the excess over
-    each limit in the unit of its objective.
+    **Incumbent**: the best trial in the first objective that satisfies all `constraints`, or, if no
+    trial does, the one with the smallest total violation (`violations` of
+    `fedhpo_gym.evaluation.multi_objective`). With constraints, `info` and `info["incumbent"]` have
+    `violation`, 0 if all limits are satisfied, and `excess`, a dictionary of the excess over each
+    limit in the unit of its objective.
 
     **Reward**: the vector of scores (higher is better, clipped to `reward_space`) of the
-    objectives. `ScalarizePenalty` makes it one number, `IncumbentReward` one of the incumbent.
+    objectives. `ScalarizePenalty` turns it into one number, and `IncumbentReward` into a reward of
+    the incumbent.
 
-    **Noise**: where evaluations are noisy, what is observed, rewarded and ranked is what the server
-    hears; `info["truth"]` says what the trial and the incumbent truly are. Under an `epsilon`, and
-    under `iid`, only the objectives are told: other metrics and `fairness` stay as they are before
-    the first trial.
+    **Noise**: with noisy evaluations, observations, rewards and ranks use the reported values;
+    `info["truth"]` has the noise-free values of the trial and the incumbent. With an `epsilon`, or
+    with `iid`, only the objectives are reported: other metrics and `fairness` stay as they are
+    before the first trial.
 
-    **Episode**: starts with an empty history; never ends by itself, `BudgetTermination` ends it.
+    **Episode**: starts with an empty history. `BudgetTermination` ends it.
 
     Attributes:
-        setup: what is asked of whom.
+        setup: task, backend and arguments of the environment.
         step_kind: "trial"; a step of `RoundEnv` is a "round".
         reward_space: bounds of the reward vector.
     """
@@ -108,22 +115,22 @@ class TrialEnv(SetupEnv):
 
     @property
     def backend(self) -> Backend:
-        """Where numbers come from."""
+        """The source of numbers."""
         return self._process.part(0).backend
 
     @property
     def constraints(self) -> Constraints | None:
-        """The limits that the incumbent keeps."""
+        """The limits that the incumbent should satisfy."""
         return self.setup.constraints
 
     @property
     def instances(self) -> tuple[TrialInstance, ...]:
-        """What an episode can be of; empty where all are of the one problem."""
+        """The instances of episodes; empty if there is only one problem."""
         return tuple(TrialInstance.of(backend) for backend in self.setup.instances)
 
     @property
     def pool(self) -> NDArray[np.float32] | None:
-        """(K, n) actions that a pool answers as they are; None where the backend is no pool."""
+        """(K, n) actions of the configurations of a pool; None if the backend has no pool."""
         return self.setup.pool
 
     @property
@@ -136,14 +143,14 @@ class TrialEnv(SetupEnv):
         return self._process.all_trials(0)
 
     def unmoved_objectives(self, fidelity: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return the objectives that no configuration changes where a fidelity is fixed: costs."""
+        """Return the cost objectives that are constant at a fixed fidelity."""
         return constant_costs(replace(self.setup, fixed=dict(fidelity)))
 
     @property
     def truth(self) -> "Truth":
-        """What can be reached in this episode, known of stored numbers.
+        """The truth of this episode from stored numbers: its optimum, and regrets.
 
-        No observation and no `info` shows it.
+        No observation and no `info` contains it.
 
         Raises:
             InvalidArgumentError: the backend trains.
@@ -152,7 +159,7 @@ class TrialEnv(SetupEnv):
 
     @property
     def full_truth(self) -> "Truth":
-        """What can be reached at full fidelity: what regret is measured against.
+        """The truth at full fidelity, which is the reference of regret.
 
         Raises:
             InvalidArgumentError: the backend trains.
@@ -161,12 +168,12 @@ class TrialEnv(SetupEnv):
 
     @property
     def fixed(self) -> dict[str, Value]:
-        """Fidelity dimensions that are no part of the action, by name."""
+        """Values of fidelity dimensions that are not part of the action, by name."""
         return dict(self.setup.fixed)
 
     @property
     def fidelity_space(self) -> SearchSpace:
-        """The fidelities that the backend answers."""
+        """The fidelities that the backend supports."""
         return self.backend.fidelity_space
 
     @property
@@ -181,7 +188,7 @@ class TrialEnv(SetupEnv):
         return tuple(self._trials)
 
     def constrain(self, constraints: Constraints) -> None:
-        """Let the incumbent keep limits; call `reset` before the next step."""
+        """Set the constraints of the incumbent; call `reset` before the next step."""
         if constraints != self.setup.constraints:
             self._use(replace(self.setup, constraints=constraints))
 
@@ -189,9 +196,9 @@ class TrialEnv(SetupEnv):
         """Exchange the backend; call `reset` before the next step.
 
         Raises:
-            UnknownNameError: no such backend.
-            MissingDataError: it has nothing to answer from.
-            InvalidArgumentError: it takes no such option, or not this value.
+            UnknownNameError: there is no such backend.
+            MissingDataError: the backend has no numbers of the task.
+            InvalidArgumentError: an option or its value is wrong.
         """
         coerce("name", name, str)
         previous = self.setup.instances or (self.backend,)
@@ -230,25 +237,25 @@ class TrialEnv(SetupEnv):
         return self._observation(), reward, False, False, self._process.info(0)
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
-        """Return the configuration and the fidelity that an (n,) action asks for."""
+        """Return the configuration and the fidelity of an (n,) action."""
         return self.setup.decode(action)
 
     def course_of(self, action: NDArray[np.floating]) -> tuple[tuple[Value, ...], int]:
-        """Return what the trials of a course share, and how many rounds of it a trial trains."""
+        """Return the key of the course of an action, and the number of its rounds."""
         configuration, fidelity = self.decode(action)
         return (*configuration.values(), fidelity.client_sample_rate), fidelity.round
 
     def cost_of(self, action: NDArray[np.floating], paid_rounds: int = 0) -> Cost:
-        """Return what a trial costs; with freeze-thaw, rounds paid already are free."""
+        """Return the cost of a trial; with freeze-thaw, rounds that were paid are free."""
         (configuration, fidelity), rounds = self._owed(action, paid_rounds)
         return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
 
     def begin_trial(self, action: NDArray[np.floating], paid_rounds: int = 0) -> None:
-        """Let a trial begin that a later `step` ends; its privacy is spent in full from now on."""
+        """Begin a trial that a later `step` ends; its privacy counts as spent from now on."""
         self._process.begin(0, *self._owed(action, paid_rounds))
 
     def _owed(self, action: NDArray[np.floating], paid_rounds: int) -> tuple[CheckedQuery, int]:
-        """Return what an action asks for, and how many rounds of it are trained anew."""
+        """Return the query of an action, and how many of its rounds must be trained."""
         query = self.decode(action)
         rounds = query[1].round
         if self.setup.freeze_thaw:
@@ -256,7 +263,7 @@ class TrialEnv(SetupEnv):
         return query, rounds
 
     def end_next_at(self, time_s: float) -> None:
-        """Let the next trial end at a time, in simulated seconds (`fedhpo_gym.parallel`)."""
+        """Set the end of the next trial, in simulated seconds (`fedhpo_gym.parallel`)."""
         now = float(self._process.episodes.elapsed_s[0])
         self._ends_s = float(coerce("time_s", time_s, Annotated[float, Range(now, ends="[)")]))
 
@@ -264,7 +271,7 @@ class TrialEnv(SetupEnv):
         plot_trials(figure, self.trials, self.task.name, self.setup.objective_names[0])
 
     def close(self) -> None:
-        """Close the window, if there is one, and end what the backend started."""
+        """Close the window, if it is open, and release the resources of the backend."""
         for setup in self.setup.parts:
             setup.backend.close()
         super().close()
@@ -276,15 +283,14 @@ _ALL = np.ones(1, dtype=np.bool_)
 class TrialVectorEnv(vector.BatchedVectorEnv):
     """N trial environments with the default wrappers, exactly as `gymnasium.make` builds them.
 
-    On a table, everything that does not depend on the past is computed once for all cells, at the
-    first step; a step is then one look-up. Other backends are asked at every step, all queries
-    together.
+    On a table, everything that does not depend on the history is computed once for all cells at the
+    first step; a step is then one look-up. Other backends evaluate all queries of a step together.
 
     **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
     `trial`, `elapsed_s`, `objectives`, `cost` (`time_s`, `rounds`), `incumbent` (`trial`) and,
-    where the reward is scalar, `score` and `penalty`; and what `info_keys` name. `trial_info(i)`
-    gives all that a single environment says. What a single environment says at `reset` comes with
-    `reset` only, not with an autoreset.
+    where the reward is scalar, `score` and `penalty`; and the entries of `info_keys`.
+    `trial_info(i)` returns the full `info` of a single environment. The `info` of `reset` is
+    returned by `reset` only, not by an autoreset.
 
     Attributes:
         reward_space: bounds of the reward vector of one environment. Rewards are (N,) float64, or
@@ -308,10 +314,10 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         """Create `num_envs` environments, N.
 
         Args:
-            budget: what an episode may spend.
-            penalty: what makes rewards one number; None leaves them vectors.
-            incumbent: what rewards the incumbent in the place of the trial.
-            info_keys: of `INFO_KEYS`, what infos say, too.
+            budget: the budget of an episode.
+            penalty: turns rewards into scalars; None leaves them vectors.
+            incumbent: rewards the incumbent instead of the trial.
+            info_keys: further entries of `info`, of `INFO_KEYS`.
         """
         spaces = with_remaining(setup.observation_space)
         super().__init__(
@@ -337,14 +343,14 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
 
     @property
     def search_space(self) -> SearchSpace:
-        """What an action is decoded to (`TrialEnv.search_space`)."""
+        """Dimensions of an action (`TrialEnv.search_space`)."""
         return self.setup.search_space
 
     def trial_info(self, index: int) -> dict[str, Any]:
-        """Return what environment `index` alone would say in `info` about its last trial.
+        """Return the `info` that environment `index` alone would have after its last trial.
 
-        With autoreset "SameStep" the last trial of an episode is over by then: `info_keys` bring
-        all of it into `final_info`.
+        With autoreset "SameStep" an episode has ended by then: use `info_keys` to have its entries
+        in `final_info`.
         """
         state = self._process.episodes
         self._check_stepped(index, state.trials)
@@ -356,7 +362,7 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         return info
 
     def truth(self, index: int) -> "Truth":
-        """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`)."""
+        """Return the truth of the episode of environment `index` (`TrialEnv.truth`)."""
         return _truth_of(self._process.part(index))
 
     @property
@@ -400,7 +406,7 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
 
 
 def _truth_of(setup: TrialSetup) -> "Truth":
-    """Return what can be reached in a setup; its module is imported only where it is needed."""
+    """Return the truth of a setup; its module is imported only when it is needed."""
     from fedhpo_gym.envs.trial.truth import truth_of
 
     return truth_of(setup)

@@ -17,9 +17,9 @@ SETS = ("train", "test")
 STREAM = "trial_instances"
 """Name of the random streams that draw the instances of episodes."""
 NAMES = ("clients", "classes", "features", "samples", "label_entropy", "balance", "smallest_client")
-"""Entries of what an observation says of an instance (`statistics`)."""
+"""Features of an instance in observations (`statistics`)."""
 DECADES = 6.0
-"""Counts are shown as logarithms, in units of so many decades."""
+"""Counts are observed as logarithms, in units of this many decades."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,10 @@
-"""The simulated clock: what trials cost, with or without freeze-thaw."""
+"""The costs of trials: simulated time and bytes, freeze-thaw, and privacy.
+
+`TrialProcess` charges each trial here, and truths use `spending` for cost objectives. Costs follow
+from the task's system model and do not depend on results. With freeze-thaw, a `Ledger` records the
+rounds that were paid for each course, so that a longer trial costs only the difference. A
+`TuningLedger` adds up the privacy of all trials of an episode.
+"""
 
 import math
 from collections.abc import Mapping
@@ -24,12 +30,12 @@ MAX_PRICES = 4096
 def charge(
     task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
 ) -> Cost:
-    """Return what some rounds of a course cost, by the rule of the task's system."""
+    """Return the cost of some rounds of a course under the task's system model."""
     return task.system.cost(work_of(task, configuration, rounds, client_sample_rate))
 
 
 def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the (B,) simulated seconds of `charge`, bit for bit, of (B,) columns."""
+    """Return the (B,) simulated seconds of (B,) columns, with the same bits as `charge`."""
     rounds, rates = columns["round"], columns["client_sample_rate"]
     names = decisive_names(task)
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
@@ -42,12 +48,12 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
 
 
 def spending(task: Task, columns: Mapping[str, NDArray[Any]]) -> objectives.Spending:
-    """Return what B queries spend if nothing of them was paid for before."""
+    """Return the spending of B queries, without freeze-thaw."""
     return objectives.Spending(privacy_spent(task, columns), lambda: _costs(task, columns))
 
 
 def constant_costs(setup: TrialSetup) -> tuple[str, ...]:
-    """Return the cost objectives that are equal in the middle and at all ends of the space."""
+    """Return the cost objectives that are equal at the centre and all ends of the space."""
     middle = np.zeros(setup.action_space.shape, dtype=np.float32)
     ends = np.concatenate([np.diag(middle + end) for end in (-1.0, 1.0)]).astype(np.float32)
     columns = setup.columns(np.stack([middle, *ends]))
@@ -70,7 +76,7 @@ def constant_costs(setup: TrialSetup) -> tuple[str, ...]:
 
 
 def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> objectives.Costs:
-    """Return (B,) costs by each of `COST_NAMES`; equal queries are priced once."""
+    """Return (B,) costs for each of `COST_NAMES`; equal queries are computed once."""
     deciding = {*decisive_names(task), *(d for d in columns if base_name(d) == EPOCHS)}
     names = ["round", "client_sample_rate", *sorted(deciding)]
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
@@ -98,7 +104,7 @@ def _cost_of(
 
 
 class Prices:
-    """`charge` for one task, which remembers: many trials cost the same."""
+    """`charge` for one task with a cache, because many trials cost the same."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -119,9 +125,10 @@ class Prices:
 
 
 class Ledger:
-    """What N environments have paid for, where training is paid for once (Swersky et al., 2014).
+    """The paid rounds of N environments with freeze-thaw (Swersky et al., 2014).
 
-    The *most* rounds of a course count: 100, 200, 56 and 500 rounds cost 100, 100, 0 and 300.
+    The most rounds of a course count: 100, 200, 56 and 500 rounds cost 100, 100, 0 and 300. Rounds
+    are an array (N, courses), which grows with the highest course.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -131,7 +138,7 @@ class Ledger:
         self._paid[where] = 0
 
     def pay(self, where: Indices, courses: Indices, rounds: Indices) -> Indices:
-        """Pay for a query of each of some environments; return the (B,) rounds that it owes."""
+        """Pay for one query of each of B environments; return the (B,) rounds to be trained."""
         num_courses = self._paid.shape[1]
         if (more := int(courses.max()) + 1 - num_courses) > 0:
             self._paid = np.pad(self._paid, ((0, 0), (0, max(more, num_courses))))
@@ -141,9 +148,10 @@ class Ledger:
 
 
 class TuningLedger:
-    """The privacy that all trials of an episode spend together, for each of N episodes.
+    """The total privacy spent by the trials of an episode, for each of N episodes.
 
-    Equal trials count again, in full when they begin; with freeze-thaw, only rounds trained anew.
+    Repeated trials count again; with freeze-thaw, only newly trained rounds count. A trial counts
+    when it begins.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -158,12 +166,12 @@ class TuningLedger:
         self._sum[where] = self._worst[where] = self.vectors[where] = 0.0
 
     def begin(self, index: int, task: Task, query: CheckedQuery, rounds: int) -> None:
-        """Take a trial of an episode that ends later (`end`)."""
+        """Count a trial of an episode that ends later (`end`)."""
         self._add(index, task, query, rounds)
         self._ahead[index] += 1
 
     def end(self, index: int, task: Task, query: CheckedQuery, rounds: int) -> None:
-        """Take a trial of which some rounds are trained anew, unless it has begun."""
+        """Count a trial with some newly trained rounds, unless `begin` has counted it."""
         if self._ahead[index]:
             self._ahead[index] -= 1
         else:
@@ -179,7 +187,7 @@ class TuningLedger:
         self.vectors[index] = objectives.ledger_of(self._sum[index].tolist(), DELTA).vector()
 
     def info(self, index: int) -> dict[str, Any]:
-        """Return what is spent, and the epsilon of showing the best of randomly many trials."""
+        """Return the privacy spent, and the epsilon of the best of a random number of trials."""
         spent = dict(zip(objectives.PRIVACY_NAMES, self.vectors[index].tolist(), strict=True))
         trials = max(int(self._trials[index]), 1)
         selected = objectives.selection_epsilon(self._worst[index], trials, DELTA)

@@ -1,4 +1,10 @@
-"""What the episodes of a trial environment share: task, backend, objectives and spaces."""
+"""The setup of trial environments: task, backend, objectives and spaces of all episodes.
+
+`TrialArguments.open` creates a `TrialSetup`; environments, processes and truths share it. It maps
+actions to queries of the backend: a configuration, and a fidelity whose fixed dimensions are filled
+in. On a table or pool, the legal queries are *cells* with consecutive numbers, so that results can
+be arrays over all cells. Everything that is derived is a cached property and is not pickled.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,26 +37,26 @@ from fedhpo_gym.tasks import Task
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_std", "epsilon")
 LIVE_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
-"""Default objectives of `MO-` ids of version 1: no useless model wins one, and all of them vary."""
+"""Default objectives of `MO-` ids of version 1: all vary, and no useless model is best in one."""
 RATE = "client_sample_rate"
 Columns = Mapping[str, NDArray[Any]]
 """Values of every dimension of configurations and fidelities, (B,) each."""
 FAIR: Final = ("fairness_p10", "fairness_std", "fairness_jain")
-"""Objectives of fairness in defaults: the first that the backend answers stands for it."""
+"""Objectives of fairness in defaults: the first that the backend supports is used."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrialSetup:
-    """A task, a backend that answers it, and what an action leaves open, as `TrialArguments` says.
+    """A task, its backend, and the settings of episodes; `TrialArguments` describes the fields.
 
     Attributes:
         objective_names: names of the objectives; the first ranks trials.
-        fixed: fidelity dimensions that are no part of the action, by name.
-        instances: what answers in the episodes of one instance each, `backend` first; none where
-            all episodes are of the one problem.
-        custom: objectives of the user, beside those of the task.
-        leave_out: leave out objectives that the backend does not answer, as nobody asked for them.
-            The first, and those with a limit, are needed in any case.
+        fixed: values of fidelity dimensions that are not part of the action, by name.
+        instances: the backends of instances, `backend` first; an episode uses one of them. Empty
+            if there is only one problem.
+        custom: objectives of the user, besides those of the task.
+        leave_out: leave out default objectives that the backend does not support, instead of
+            raising. The first objective, and those with a limit, are always needed.
     """
 
     task: Task
@@ -76,7 +82,7 @@ class TrialSetup:
         fidelity: Mapping[str, Value] | None = None,
         **others: Any,
     ) -> "TrialSetup":
-        """Return the setup of objectives, the user's own among them."""
+        """Return the setup with some objectives, custom ones included."""
         entries = coerce("objectives", objectives, Sequence[str | Objective])
         resolved = tuple(map(named_objective, entries))
         custom = tuple(objective for objective in resolved if isinstance(objective, Objective))
@@ -87,7 +93,7 @@ class TrialSetup:
         for objective in custom:
             if task.objectives.get(objective.name, objective) is not objective:
                 raise InvalidArgumentError(
-                    "an objective of your own must have a name of its own, got "
+                    "a custom objective must have a new name, got "
                     f"{objective.name!r}, which {task.name} has"
                 )
         if not names or len(set(names)) < len(names):
@@ -99,34 +105,34 @@ class TrialSetup:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective_names", self._answered())
-        # The legal values that those equal: costs and privacy follow them, as answers do.
+        # Validated values: costs and privacy then use the same values as evaluations.
         object.__setattr__(self, "fixed", self.backend.check_fidelity(self.fixed))
         for name, value in self.fixed.items():
             self._fidelities[name].validate(value, "fidelity")
-        self.objectives  # noqa: B018 - an unknown name is said now
-        self.search_space  # noqa: B018 - so is a fidelity that does not exist
-        self.limits  # noqa: B018 - so is a limit that cannot be kept
+        self.objectives  # noqa: B018 - an unknown name is an error now
+        self.search_space  # noqa: B018 - and a fidelity that does not exist
+        self.limits  # noqa: B018 - and a limit that cannot be satisfied
         if ENERGY in self.objective_names:
             self.task.system.require_energy(asynchronous=self.task.asynchronous)
         if (reason := self.backend.lacks.get("clients")) and (self.noise or self.instances):
             raise InvalidArgumentError(
-                "`noise` and `instances` must be None where stored numbers know no clients: "
+                "`noise` and `instances` must be None where stored numbers have no clients: "
                 f"{reason}"
             )
         if self.instances and self.custom and self._pool_cells is not None:
             raise InvalidArgumentError(
-                "`objectives` must be names where `instances` are pools, got one of your own: "
-                f"{self.custom[0].name!r}; name one seed by `seed` in place of `instances`"
+                "`objectives` must be names where `instances` are pools, got the custom objective "
+                f"{self.custom[0].name!r}; set one `seed` instead of `instances`"
             )
         if self.noise is not None:
             check_noise(self.noise, self.objectives, self.backend.name)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out what is derived: objectives hold functions, which cannot be pickled."""
+        """Leave out derived values: objectives hold functions, which cannot be pickled."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _answered(self) -> tuple[str, ...]:
-        """Return the names of the objectives, less those that are left out."""
+        """Return the names of the objectives without those that are left out."""
         needed = {self.objective_names[0], *(self.constraints or {})}
         answered = []
         for name in self.objective_names:
@@ -142,14 +148,14 @@ class TrialSetup:
                 ]
                 raw = "backend='raw', " if self.task.table == BUILT_TABLE else ""
                 raise InvalidArgumentError(
-                    f"`objectives` must be those that backend={self.backend.name!r} answers, got "
+                    f"`objectives` must be those that backend={self.backend.name!r} supports, got "
                     f"{name!r}. It is refused, {reason}. Use {raw}a table where there "
                     f"is one, or others: {', '.join(others)}"
                 )
         return tuple(answered)
 
     def _in_place_of(self, name: str) -> str:
-        """Return the objective of fairness that stands for a default; "" where none does."""
+        """Return the objective of fairness that replaces a default; "" if there is none."""
         others = FAIR[1:] if name == FAIR[0] else ()
         return next((objective for objective in others if not self._why_refused(objective)), "")
 
@@ -159,7 +165,7 @@ class TrialSetup:
 
     @cached_property
     def parts(self) -> "tuple[TrialSetup, ...]":
-        """The setups of the instances; itself where there are none."""
+        """The setups of the instances; only itself if there are none."""
         if not self.instances:
             return (self,)
         return tuple(
@@ -177,7 +183,7 @@ class TrialSetup:
 
     @cached_property
     def reads_clients(self) -> NDArray[np.bool_]:
-        """(objectives,) whether each reads metrics of clients, and so hears of noise."""
+        """(objectives,) whether each reads metrics of clients, which noise affects."""
         return np.array([objective.reads_clients for objective in self.objectives])
 
     @cached_property
@@ -190,9 +196,10 @@ class TrialSetup:
         return violations(self.objectives, self.limits, values)
 
     def violation_info(self, values: NDArray[np.float64]) -> dict[str, Any]:
-        """Return what `info` says of the constraints of (..., objectives) values, if there are any.
+        """Return the entries of `info` about constraints for (..., objectives) values.
 
-        `violation` is the total, and `excess` holds that over each limit in the objective's unit.
+        `violation` is the total, and `excess` the excess over each limit in the unit of the
+        objective; there are no entries without constraints.
         """
         if not self.limits:
             return {}
@@ -204,14 +211,14 @@ class TrialSetup:
         space = self.backend.space
         if not self._is_on_the_tasks_grid or self._pool_cells is not None:
             return space
-        # The grid is the task's; of a tuned setting, it is what has numbers.
+        # The grid is the task's; for a tuned setting, it is the values with numbers.
         tuned = {dimension.name for dimension in self.task.tuned}
         grid = (space[d.name] if d.name in tuned else d for d in self.task.space.dimensions)
         return SearchSpace(tuple(one.with_grid() for one in grid)).discretized()
 
     @property
     def _is_on_the_tasks_grid(self) -> bool:
-        """Whether only the grid of the task is legal; the tables of FedHPO-Bench have their own."""
+        """Whether only the task's grid is legal; tables of FedHPO-Bench have another grid."""
         return self.grid and self.task.table != FEDHPO_BENCH
 
     @cached_property
@@ -223,7 +230,7 @@ class TrialSetup:
 
     @cached_property
     def search_space(self) -> SearchSpace:
-        """What an action is decoded to: configuration, then free fidelity dimensions."""
+        """Dimensions of an action: configuration, then free fidelity dimensions."""
         return SearchSpace((*self._space.dimensions, *self._fidelities.fix(self.fixed).dimensions))
 
     @property
@@ -234,18 +241,18 @@ class TrialSetup:
 
     @cached_property
     def _pool_cells(self) -> PoolCells | None:
-        """What a pool answers; None where a grid, or everything legal, is answered."""
+        """The cells of a pool; None if a grid, or all of the space, can be evaluated."""
         return self.backend.cells(self.fixed)
 
     @property
     def is_grid(self) -> bool:
-        """Whether actions can ask for cells only: points of a grid, or of a pool."""
+        """Whether all actions are cells: points of a grid or of a pool."""
         grid = all(dimension.values is not None for dimension in self.search_space.dimensions)
         return self._pool_cells is not None or grid
 
     @property
     def pool(self) -> NDArray[np.float32] | None:
-        """(K, n) actions of a pool's configurations, at the highest fidelities; None elsewhere."""
+        """(K, n) actions of a pool's configurations at the highest fidelities, or None."""
         if self._pool_cells is None or self.instances:
             return None
         configurations, space = self._pool_cells.configurations, self.search_space
@@ -257,7 +264,7 @@ class TrialSetup:
 
     @property
     def num_cells(self) -> int:
-        """How many cells there are."""
+        """Number of cells."""
         return self.search_space.grid_size if self._pool_cells is None else len(self._pool_cells)
 
     def cells_of(self, actions: NDArray[np.floating]) -> NDArray[np.intp]:
@@ -268,7 +275,7 @@ class TrialSetup:
         return self._pool_cells.index(self._with_fixed(columns, len(actions)))
 
     def courses_of(self, cells: NDArray[np.integer]) -> NDArray[np.integer]:
-        """Return the (B,) numbers of what cells train: cells without their rounds."""
+        """Return the (B,) course numbers of cells: cells that differ only in rounds share one."""
         if self._pool_cells is not None:
             return np.asarray(self._pool_cells.courses[cells])
         space = self.search_space
@@ -285,7 +292,7 @@ class TrialSetup:
 
     @cached_property
     def observation_space(self) -> gym.spaces.Dict:
-        """What one environment shows (`TrialEnv`)."""
+        """Observations of one environment (`TrialEnv`)."""
         names = instances.NAMES if self.instances else ()
         size = len(self.search_space)
         counted = observation.is_counted(self.task)
@@ -300,18 +307,18 @@ class TrialSetup:
 
     @property
     def error_scale(self) -> float:
-        """Error of a guess in the first objective: of its loss, else half of the worst error."""
+        """Error of a guess in the first objective: of chance loss, or half of the error range."""
         objective = self.objectives[0]
         best, worst = objective.error_bounds
         guess = objective.error(self.task.chance_loss)
         return guess - best if objective.open_ended else (worst - best) / 2
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
-        """Return the configuration and the fidelity that an (n,) action asks for."""
+        """Return the configuration and the fidelity of an (n,) action."""
         return self.query(self.search_space.decode(action))
 
     def query(self, values: Mapping[str, Value]) -> CheckedQuery:
-        """Return the configuration and the fidelity that values of `search_space` stand for."""
+        """Return the configuration and the fidelity of values of `search_space`."""
         configuration: dict[str, Value] = {}
         for dimension in self._space.dimensions:
             if dimension.is_active(configuration):
@@ -321,7 +328,7 @@ class TrialSetup:
         return self.backend.nearest_query((configuration, fidelity))
 
     def columns(self, actions: NDArray[np.floating]) -> Columns:
-        """Return the values of all dimensions, the fixed ones, too, that (B, n) actions ask for."""
+        """Return the (B,) values of all dimensions, fixed ones included, of (B, n) actions."""
         return self.filled(self.search_space.decode_columns(actions), len(actions))
 
     def columns_at(self, cells: NDArray[np.integer]) -> Columns:
@@ -339,14 +346,14 @@ class TrialSetup:
         return self.query({name: column.tolist()[0] for name, column in columns.items()})
 
     def filled(self, columns: Columns, count: int) -> Columns:
-        """Return (B,) columns of `search_space` and of what is fixed, as they are answered."""
+        """Return (B,) columns with the fixed values, moved to the nearest that the backend has."""
         return self.backend.nearest(self._with_fixed(columns, count))
 
     def _with_fixed(self, columns: Columns, count: int) -> Columns:
         return {**columns, **{name: np.full(count, value) for name, value in self.fixed.items()}}
 
     def describe(self) -> dict[str, object]:
-        """Return what `reset` says: where the numbers of the coming episode come from."""
+        """Return the `info` of `reset`: the source of the numbers of an episode."""
         return {
             "task": self.task.name,
             "backend": self.backend.name,

@@ -17,10 +17,10 @@ from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 
 
 class TransferEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """A trial environment that says what is known of other federations.
+    """A trial environment with source tasks of other federations for transfer learning.
 
     Attributes:
-        source_tasks: the meta-train tasks, less those that share data with this one.
+        source_tasks: the meta-train tasks, without those that share data with this task.
     """
 
     def __init__(self, env: gym.Env[Any, Any], source_tasks: tuple[SourceTask, ...]) -> None:

@@ -1,4 +1,11 @@
-"""What can be reached in a trial environment: known of stored numbers, and shown to no agent."""
+"""The truth of a trial environment: optimum and regret from stored numbers, hidden from agents.
+
+`TrialEnv.truth` and `TrialEnv.full_truth` call `truth_of`; regret is measured with its result. On a
+table or pool, all cells are evaluated, so that the optimum is exact. A surrogate has a continuous
+space: its grid and random draws are evaluated, and a local search continues from the best of them.
+Searches take seconds, so that results are cached in memory and on disk under everything that they
+depend on.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,9 +30,9 @@ from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.remembered import is_truth, key_of, recall, results_stem
 
 NUMBERS_AT_ONCE = 1 << 19
-"""Metrics that are looked at together, so that they stay in the processor's cache."""
+"""Metrics that are evaluated together, so that they stay in the processor's cache."""
 MAX_KNOWN = 16
-"""Truths that are kept, 1 MB each for a table: those of the instances of an environment."""
+"""Truths in memory, about 1 MB each for a table; enough for the instances of an environment."""
 
 _known: "OrderedDict[tuple[Hashable, ...], Truth]" = OrderedDict()
 
@@ -55,12 +62,12 @@ class TrialTruth(Truth):
         return dict(zip(self._names_of(columns), self.values[:, 0].tolist(), strict=True))
 
     def _names_of(self, columns: Columns) -> list[str]:
-        """Return short digests of configurations; values come back from JSON to the bit."""
+        """Return short digests of configurations, the keys of stored losses."""
         rows = zip(*(columns[name].tolist() for name in self.search_space.names), strict=True)
         return [str(key_of(row))[:16] for row in rows]
 
     def _stored_losses(self, configurations: Sequence[Mapping[str, Value]]) -> Floats | None:
-        """Return (n, 1) stored values of the first objective; None where not all are stored."""
+        """Return (n, 1) stored values of the first objective; None unless all are stored."""
         losses = {} if self._stored is None else self._stored.get("losses", {})
         if not losses or self._setup.limits:
             return None
@@ -76,7 +83,7 @@ class TrialTruth(Truth):
         return {*self._setup.fixed} >= {"round", "client_sample_rate"}
 
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> Floats:
-        """Return the (n, objectives) values of configurations, at the truth's one fidelity."""
+        """Return the (n, objectives) values of configurations at the only fidelity."""
         if not self._has_one_fidelity:
             raise InvalidArgumentError(
                 "`values_at` needs the truth of one fidelity; use `env.unwrapped.full_truth`"
@@ -86,11 +93,11 @@ class TrialTruth(Truth):
 
     @property
     def search_space(self) -> SearchSpace:
-        """What an action of `regret_of` is decoded to."""
+        """Dimensions of an action of `regret_of`."""
         return self._setup.search_space
 
     def regret_of(self, actions: NDArray[np.floating]) -> Floats:
-        """Return the regret of (n, dimensions) actions; infinite where constraints are not kept."""
+        """Return the regret of (n, dimensions) actions; infinite where constraints are violated."""
         return self._regret(values_of_queries(self._setup, self._setup.columns(actions)))
 
     def _query_of(self, row: int) -> CheckedQuery:
@@ -106,24 +113,23 @@ class TrialTruth(Truth):
 
 
 def truth_of(setup: TrialSetup) -> Truth:
-    """Return the truth of a setup; those asked for last are kept."""
+    """Return the truth of a setup; the latest `MAX_KNOWN` are cached."""
     if setup.backend.name == "raw":
         raise InvalidArgumentError(
-            "`truth` is known of stored numbers only, and backend='raw' trains; use 'tabular' or "
-            "'surrogate'"
+            "`truth` needs stored numbers, but backend='raw' trains; use 'tabular' or 'surrogate'"
         )
     task, exact = setup.task, setup.is_grid
     lattice = setup if exact else replace(setup, grid=True)
     key = (lattice.search_space, tuple(sorted(setup.fixed.items())), setup.objective_names)
     rules = (tuple(setup.limits.items()), setup.transform, setup.custom)
-    # A surrogate answers between the points of the same lattice, too.
+    # With the same lattice, a surrogate also evaluates points between, unless it is on a grid.
     only = ("grid",) if exact and not replace(setup, grid=False).is_grid else ()
     decisive = (*key, setup.backend.seeds, setup.backend.fingerprint, *rules, *only)
     registered = tuple(REGISTERED[name] for name in setup.objective_names if name in REGISTERED)
     memory_key = (task, *decisive, registered)
     if memory_key not in _known:
         result = SearchResult(partial(search, setup, lattice))
-        # Functions of a user may be others tomorrow, and tags, a set, have no lasting order.
+        # Functions of a user may change between processes, and the order of tags, a set, may too.
         lasting = (_rules(), replace(task, tags=frozenset()), *decisive)
         stored = None if setup.custom or registered else key_of(*lasting)
         _known[memory_key] = TrialTruth(
@@ -135,13 +141,13 @@ def truth_of(setup: TrialSetup) -> Truth:
 
 
 def _rules() -> tuple[float, ...]:
-    """Return what a search depends on besides the setup; the first is raised when its code does."""
+    """Return the constants of a search; the first is a version, raised when its code changes."""
     numbers = (MAX_QUERIES, DRAWS, STARTS, FEWEST, MOVES, ROUNDS, MOST_METRICS, WIDEST, NARROWEST)
     return (1, *numbers)
 
 
 def search(setup: TrialSetup, lattice: TrialSetup) -> tuple["Queries", Floats, int]:
-    """Return all queries of a truth, their values, and how many are the lattice's."""
+    """Return all queries of a truth, their values, and the number of queries on the lattice."""
     queries = queries_of(lattice, setup)
     size = max(NUMBERS_AT_ONCE // (setup.backend.num_samples.size * len(METRICS)), 1)
 
@@ -158,9 +164,9 @@ def search(setup: TrialSetup, lattice: TrialSetup) -> tuple["Queries", Floats, i
 
 
 def searched_together(setups: Sequence[TrialSetup]) -> list[Truth]:
-    """Return the truths of setups that differ in their objectives alone, but for the first one.
+    """Return the truths of setups that differ only in objectives after the first.
 
-    The first objective decides which queries are asked, so one search serves all.
+    The first objective decides which queries are evaluated, so that one search serves all.
     """
     names = tuple(
         dict.fromkeys(name for each_setup in setups for name in each_setup.objective_names)
@@ -182,18 +188,19 @@ def searched_together(setups: Sequence[TrialSetup]) -> list[Truth]:
 def values_of_queries(setup: TrialSetup, columns: Columns) -> Floats:
     """Return the (n, objectives) values of queries."""
     reads = (objective.reads for objective in setup.objectives if objective.reads_clients)
-    needed = ENTRIES if setup.custom else frozenset().union(*reads)  # nobody has tried their laws
+    # Custom objectives may read any metric.
+    needed = ENTRIES if setup.custom else frozenset().union(*reads)
     evaluations = setup.backend.look_up(columns, needed)
     return values_of(setup.objectives, evaluations, spending(setup.task, columns))
 
 
 MAX_QUERIES, DRAWS = 100_000, 1 << 13
-"""Queries of a surrogate: most on the grid, and draws between its points at full fidelity."""
+"""Largest number of queries on the grid of a surrogate, and of draws between its points."""
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Queries: `cells` of the flattened grid of `lattice`, then `drawn` columns between, if any."""
+    """Queries: `cells` of the lattice, then `drawn` columns of points between, if any."""
 
     lattice: TrialSetup
     cells: Integers
@@ -215,7 +222,7 @@ class Queries:
 
 
 def queries_of(lattice: TrialSetup, setup: TrialSetup) -> Queries:
-    """Return what a setup is asked: the grid of `lattice`, and draws where there is more."""
+    """Return the queries of a setup: the grid of `lattice`, and draws if the space has more."""
     size = lattice.num_cells
     cells = np.arange(size)
     if size > MAX_QUERIES and not isinstance(setup.backend, StoredBackend):
@@ -223,7 +230,7 @@ def queries_of(lattice: TrialSetup, setup: TrialSetup) -> Queries:
     if lattice is setup:
         return Queries(lattice, cells, {})
     random_columns = _drawn(setup)
-    if len(cells) < size:  # then all of full fidelity at least
+    if len(cells) < size:  # at least all cells of full fidelity
         highest = _at_the_top(lattice)
         random_columns = {
             name: np.concatenate([v, highest[name]]) for name, v in random_columns.items()
@@ -239,12 +246,12 @@ def _at_the_top(lattice: TrialSetup) -> Columns:
     if size > MAX_QUERIES:
         cells = np.sort(stream(0, "truth_top").choice(size, MAX_QUERIES, replace=False))
     columns = top.columns_at(cells)
-    # What is fixed stays: an environment of round 27 cannot ask for the last one.
+    # Fixed values stay: an environment at round 27 cannot evaluate the last round.
     return {**columns, **{name: np.full(len(cells), v) for name, v in lattice.fixed.items()}}
 
 
 def _drawn(setup: TrialSetup) -> Columns:
-    """Return `DRAWS` random configurations at the highest fidelity that may be asked for."""
+    """Return `DRAWS` random configurations at the highest fidelity that is allowed."""
     space, rng = setup.search_space, stream(0, "truth_queries")
     columns = dict(setup.columns(rng.uniform(-1.0, 1.0, (DRAWS, len(space)))))
     for dimension in space.dimensions:
@@ -254,10 +261,10 @@ def _drawn(setup: TrialSetup) -> Columns:
 
 
 STARTS, FEWEST, MOVES, ROUNDS = 64, 8, 16, 60
-"""Best known queries that a search starts from, how many at least; queries of each in a round."""
+"""Starts of a search, at most and at least; queries per start in a round; rounds."""
 MOST_METRICS = 1 << 28
-"""Metrics of clients that a search asks for: with thousands of clients it starts from fewer places,
-or a truth takes minutes."""
+"""Metrics of clients that a search evaluates: with thousands of clients it has fewer starts, since
+a truth would take minutes otherwise."""
 WIDEST, NARROWEST = 0.5, 1e-3
 """Standard deviation of moves in the first and in the last round."""
 
@@ -267,8 +274,9 @@ def local_search(
 ) -> tuple[Queries, Floats]:
     """Search for the best value of the first objective from the best of B known queries.
 
-    Each place asks `MOVES` queries around itself: half move one coordinate, the others all, by
-    what differs between two places (Storn and Price, 1997) or a little. It goes to the best.
+    Each start evaluates `MOVES` queries around it and moves to the best. Half of them change one
+    coordinate; the others change all, a quarter by the difference of two other points
+    (differential evolution; Storn and Price, 1997).
     """
     rng, space = stream(0, "truth_climbing"), setup.search_space
     per_place = setup.backend.num_samples.size * len(METRICS) * MOVES * ROUNDS
@@ -293,7 +301,7 @@ def local_search(
 
 
 def _best(setup: TrialSetup, values: Floats) -> Integers:
-    """Return the rows of (B, objectives) values, the best one first; of equals the first."""
+    """Return the rows of (B, objectives) values from best to worst; ties keep their order."""
     errors = setup.objectives[0].unclipped_errors(values[:, 0])
     return np.lexsort((errors, setup.violations(values)))
 

@@ -1,4 +1,11 @@
-"""How functions are compiled, and where the results are kept."""
+"""Compile functions with numba and cache the machine code on disk.
+
+The modules of this folder decorate their functions: `kernel` for those that Python calls,
+`compiled` for those that only kernels call, and `implements` for the variants of a model. Compiling
+takes half a minute, so that machine code is cached under a digest of all sources of the folder. The
+digest covers all of them because a kernel contains the code of the functions that it calls.
+Floating point stays exact: no option may change the order of a sum.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +40,12 @@ _OPTIONS: Any = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
 
 def compiled(function: F) -> F:
-    """Compile a function when it is called from another compiled one."""
+    """Compile a function that only compiled functions call."""
     return cast("F", njit(**_OPTIONS)(function))
 
 
 def kernel(function: F) -> F:
-    """Compile a function that Python calls; machine code is kept by processor and sources."""
+    """Compile a function that Python calls; its machine code is cached by CPU and sources."""
     dispatcher = njit(**_OPTIONS)(function)
     dispatcher._compile_for_args = _uninterrupted(dispatcher._compile_for_args)
     if _folder() is not None:
@@ -47,7 +54,7 @@ def kernel(function: F) -> F:
 
 
 def implements(general: Callable[..., Any], kind: type[tuple[Any, ...]]) -> Callable[[F], F]:
-    """Register a function as what `general` is for models of one kind of data, a named tuple."""
+    """Register a function as the variant of `general` for models of one type, a named tuple."""
 
     def register(function: F) -> F:
         def choose(model: Any, *_: Any) -> Any:
@@ -60,7 +67,7 @@ def implements(general: Callable[..., Any], kind: type[tuple[Any, ...]]) -> Call
 
 
 def _uninterrupted(compile_for: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a compilation end before a signal is heard: LLVM does not survive half of one."""
+    """Delay signals until a compilation has ended, because an interrupted one breaks LLVM."""
 
     def work(*args: Any, **kwargs: Any) -> Any:
         if _folder() is None:
@@ -70,7 +77,7 @@ def _uninterrupted(compile_for: Callable[..., Any]) -> Callable[..., Any]:
         signals: list[int] = []
         former = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
         for kind, handler in former.items():
-            if handler is not None:  # None was not set by Python, and could not be set back
+            if handler is not None:  # None: not set by Python, so it cannot be restored
                 signal.signal(kind, lambda number, _: signals.append(number))
         try:
             return compile_for(*args, **kwargs)
@@ -92,7 +99,7 @@ def _folder() -> Path | None:
     folders = [*([Path(named_folder) / name] if named_folder else []), cache_folder(name)]
     for folder in folders:
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what lies there is run
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # its files are executed
             tempfile.TemporaryFile(dir=folder).close()
         except OSError:
             continue
@@ -102,7 +109,7 @@ def _folder() -> Path | None:
 
 @cache
 def _digest() -> str:
-    """Return a digest of all that is compiled: a function's code holds that of those it calls."""
+    """Return a digest of all compiled sources: machine code includes the functions it calls."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -110,7 +117,7 @@ def _digest() -> str:
 
 
 class _Locator(_CacheLocator):
-    """Finds a function's machine code by the sources of the whole package."""
+    """Finds the machine code of a function by the digest of all sources of this folder."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._line = function.__code__.co_firstlineno
@@ -135,7 +142,10 @@ class _Implementation(CompileResultCacheImpl):
 
 
 class _File(IndexDataCacheFile):
-    """Files that end with a digest, which readers of a pickle skip: changed code ends a process."""
+    """Files that end with a digest, since damaged machine code would crash the process.
+
+    A digest after the pickle does not disturb numba, which reads the pickle only.
+    """
 
     def _load_data(self, name: str) -> Any:
         _check(Path(self._data_path(name)))  # type: ignore[no-untyped-call]
@@ -154,14 +164,14 @@ class _File(IndexDataCacheFile):
 
 
 def _check(path: Path) -> None:
-    """Refuse a file that was changed since it was written."""
+    """Reject a file that was changed since it was written."""
     content = path.read_bytes()
     if content[-32:] != hashlib.sha256(content[:-32]).digest():
         raise ValueError(f"{path.name} was changed")
 
 
 class _Cache(FunctionCache):
-    """Machine code on disk; where it cannot be read or written, functions are compiled again."""
+    """Machine code on disk; if it cannot be read or written, functions are compiled again."""
 
     _impl_class = _Implementation
 
@@ -184,7 +194,7 @@ class _Cache(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 - so may one that could not be replaced
+        except Exception as error:  # noqa: BLE001 - any failure to write
             _warn(self.cache_path, error)
 
 
@@ -192,7 +202,7 @@ _told: set[str] = set()
 
 
 def _warn(folder: str, error: Exception | str) -> None:
-    """Say once that a folder is of no use, or that there is none."""
+    """Warn once that a cache folder cannot be used, or that there is none."""
     if folder not in _told:
         _told.add(folder)
         where = f" in {folder}" if folder else ""

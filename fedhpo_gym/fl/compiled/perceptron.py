@@ -1,4 +1,11 @@
-"""Perceptrons of Linear - ReLU layers, with BatchNorm or without: gradients and predictions."""
+"""Compiled multilayer perceptrons: Linear - ReLU layers, with batch normalisation or without.
+
+`models/mlp.py` describes the model and creates a `Perceptron`; the kernels of `training` call the
+two functions registered here, the gradient of a minibatch and the logits. All parameters of a
+course are one vector `w`, and all temporary values are in one vector `s`, so that a step allocates
+almost nothing; variables that end with `_at`, or name a layer's vector, are offsets into them. Sums
+run over rows in a fixed order, so that results do not depend on other courses.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +28,20 @@ from fedhpo_gym.fl.compiled.jit import compiled, implements
 from fedhpo_gym.fl.compiled.training import RowNumbers, gradient, predict
 
 EPSILON, MOMENTUM = 1e-5, 0.1
-"""Of batch normalisation: torch's defaults."""
+"""Constants of batch normalisation: torch's defaults."""
 _EPSILON, _KEPT, _TAKEN = np.float32(EPSILON), np.float32(1.0 - MOMENTUM), np.float32(MOMENTUM)
 _U = np.uint64
 _PER_UNIT = 4
-"""Numbers of a unit in a hidden layer besides its weights, buffers included: kept per minibatch."""
+"""Temporary values per hidden unit: inverse deviation, gain, and two for gradients."""
 
 
 class Perceptron(NamedTuple):
     """Dense rows, one after the other, and the shape of a perceptron.
 
-    The numbers of a course are, of every hidden layer, weights (inputs x width) and bias, and, if
-    it is normalised, scale and shift; of the last layer weights (classes x width) and bias; then,
-    if they are normalised, of every hidden layer the running mean and variance. What pads inputs,
-    units and classes to multiples of eight stays zero.
+    The parameters `w` of a course are, in this order: for every hidden layer weights (inputs x
+    width) and bias, and with normalisation scale and shift; for the last layer weights (classes x
+    width) and bias; with normalisation, the running mean and variance of every hidden layer.
+    Inputs, units and classes are padded to multiples of eight; the padding stays zero.
     """
 
     x: Singles  # (n x inputs,) rows
@@ -43,13 +50,13 @@ class Perceptron(NamedTuple):
     width: int  # units of a hidden layer, a multiple of eight
     depth: int  # hidden layers
     classes: int  # number of classes
-    trained: int  # numbers that are trained
+    trained: int  # parameters that are trained; running statistics follow them
     min_rows: int  # rows of the smallest minibatch
     normalised: bool  # whether hidden layers have batch normalisation
 
 
 def memory(inputs: int, width: int, depth: int, classes: int, rows: int) -> int:
-    """Return how many numbers of memory gradients and predictions of some rows need."""
+    """Return the length of `s` that gradients and predictions of some rows need."""
     centred = rows * (inputs + (depth - 1) * width)
     layers = depth * (2 * rows * width + _PER_UNIT * width)
     own = 2 * rows * width + width * width + rows * classes
@@ -58,7 +65,7 @@ def memory(inputs: int, width: int, depth: int, classes: int, rows: int) -> int:
 
 @compiled
 def _layer_at(model: Any, layer: int) -> Any:
-    """Return where the weights of a layer begin, counted from 0."""
+    """Return the offset of the weights of a layer in `w`."""
     width = model.width
     vectors = 3 if model.normalised else 1
     first = (model.inputs + vectors) * width
@@ -67,7 +74,7 @@ def _layer_at(model: Any, layer: int) -> Any:
 
 @compiled
 def _shift_at(model: Any, at: int) -> Any:
-    """Return where the last vector of a layer begins whose vectors begin there."""
+    """Return the offset of the shift (or bias) of a layer whose vectors begin at `at`."""
     return at + 2 * model.width if model.normalised else at
 
 
@@ -78,7 +85,7 @@ def _last_bias(model: Any, last: int) -> Any:
 
 @compiled
 def _centre(x: Singles, at: int, mean: int, rows: int, width: int) -> None:
-    """Subtract the mean row from x[at:] (rows x width), and leave it at x[mean:]."""
+    """Subtract the mean row from x[at:] (rows x width), and write it to x[mean:]."""
     m = _U(mean)
     for k in range(_U(width)):
         x[m + k] = np.float32(0.0)
@@ -96,7 +103,11 @@ def _normalise(
     model: Any, w: Singles, at: int, running: int, rows: int, s: Singles, product: int, unit: int,
     shifted: int,
 ) -> None:  # fmt: skip
-    """Find by how much a hidden layer scales its products, and move its running statistics."""
+    """Compute the gains of a hidden layer, and update its running mean and variance.
+
+    The products s[product:] are centred because `_centre` centred the inputs, so that their mean
+    square is the variance. As in torch, the running variance is the unbiased one.
+    """
     width = model.width
     n = _U(width)
     inverse, gain, p = _U(unit), _U(unit + width), _U(product)
@@ -134,7 +145,7 @@ def _rectify(
 def _unrectify(
     width: int, g: Singles, shift: int, rows: int, s: Singles, hidden: int, back: int
 ) -> None:
-    """Turn the gradient s[back:] of a layer's output into that before it was rectified."""
+    """Replace the gradient s[back:] of a layer's output by that before the ReLU."""
     n, b, h = _U(width), _U(back), _U(hidden)
     for k in range(n):
         g[_U(shift) + k] = np.float32(0.0)
@@ -151,7 +162,7 @@ def _backward(
     model: Any, g: Singles, at: int, rows: int, s: Singles, product: int, unit: int, back: int,
     first: bool,
 ) -> None:  # fmt: skip
-    """Turn the gradient s[back:] of what is normalised into that of its products."""
+    """Replace the gradient s[back:] of the normalised values by that of the products."""
     width = model.width
     n = _U(width)
     inverse, gain, p, b = _U(unit), _U(unit + width), _U(product), _U(back)
@@ -166,7 +177,7 @@ def _backward(
     for k in range(n):
         gradient = s[gain + k]
         s[curve + k] = gradient * s[inverse + k] * s[inverse + k] * g[scale + k] * share
-        # Inputs are centred: what all rows have in common changes no weight of the first layer.
+        # Inputs are centred, so a term common to all rows changes no weight of the first layer.
         s[level + k] = np.float32(0.0) if first else gradient * g[shift + k] * share
         g[scale + k] *= s[inverse + k]
     for r in range(_U(rows)):
@@ -189,6 +200,7 @@ def _network(  # noqa: C901 - forward and backward
 ) -> None:
     inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes
     count = end - begin
+    # Offsets in `s`: inputs of each layer, then per layer products, outputs and units, then work.
     square = count * width
     each = 2 * square + _PER_UNIT * width
     layers = count * (inputs + (depth - 1) * width)

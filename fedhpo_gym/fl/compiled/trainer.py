@@ -1,4 +1,10 @@
-"""What compiled code computes of a round: parameters are (rows, numbers), in the model's layout."""
+"""The trainer of compiled models: it prepares arrays for the kernels in `training`.
+
+`engine` creates `CompiledTrainers` for models that numba compiles, such as LR and MLP. A `Group`
+calls its trainers through the interface in `fl/trainer.py`. Parameters of courses are one float32
+array (rows, numbers), in the layout of the model. Compiled code releases the GIL, so that groups
+train in threads; the number of threads changes no result.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +48,7 @@ class CompiledTrainer(Trainer):
         self._layout = layout = model.layout
         super().__init__(federation, model, algorithm, [array.name for array in layout.parts])
         self.min_rows, self._memory = model.min_rows, cache(model.memory)
-        # Rows that are read one after the other lie so in memory.
+        # Rows are copied into the order in which they are read, client by client.
         order, first = flat_rows(
             [rows for client_rows in federation.clients for rows in client_rows]
         )
@@ -67,22 +73,22 @@ class CompiledTrainer(Trainer):
         layout.write(self._initial, {name: value[:, None] for name, value in drawn.items()})
 
     def _columns(self, names: Collection[str]) -> NDArray[np.int64]:
-        """Return where some parameters stand among the numbers of a row."""
+        """Return the columns of some parameters in (rows, numbers)."""
         spans = [np.r_[part.span] for part in self._layout.parts if part.name in names]
         return np.concatenate([*spans, np.empty(0, dtype=np.int64)]).astype(np.int64)
 
     def array(self, values: NDArray[Any]) -> Singles:
-        with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
+        with np.errstate(over="ignore"):  # too large a rate becomes infinite: the course diverges
             return np.asarray(values, dtype=np.float32)
 
     def power(self, base: Any, exponent: Any) -> Any:
-        """Raise numbers to powers, rounded alike on every processor."""
+        """Raise numbers to powers, rounded equally on every CPU."""
         pairs = np.broadcast_arrays(base, exponent)
         powers = [power(float(b), float(e)) for b, e in zip(*(p.flat for p in pairs), strict=True)]
         return np.reshape(powers, pairs[0].shape)
 
     def norm(self, values: Parameters) -> Singles:
-        """Sum in double precision, number after number."""
+        """Sum in double precision, in the order of parameters."""
         total = np.zeros(next(iter(values.values())).shape[1])
         for value in values.values():
             training.add_squares(_rows_of(value), total)
@@ -200,6 +206,7 @@ class CompiledTrainer(Trainer):
         )  # fmt: skip
         groups = np.empty((len(start), clients * len(SPLITS) * int(evaluated.any())), np.int64)
         groups[:] = np.arange(groups.shape[1])
+        # (evaluated rounds, courses, clients x splits, metrics)
         out = np.empty((np.count_nonzero(evaluated), *groups.shape, len(METRICS)), np.float32)
         training.advance(
             self._data,
@@ -280,6 +287,7 @@ class CompiledTrainer(Trainer):
     def _measured(self, models: Singles, clients: NDArray[np.int64]) -> Singles:
         """Return (models, clients, splits, metrics) of models on the data of (models, clients)."""
         count, width = clients.shape
+        # (models, clients x splits): group client * splits + split
         groups = (clients[:, :, None] * len(SPLITS) + np.arange(len(SPLITS))).reshape(count, -1)
         out = np.empty((*groups.shape, len(METRICS)), dtype=np.float32)
         memory = self._memory(BLOCK)
@@ -300,12 +308,12 @@ def _chosen(settings: Hyperparameters, items: ClientBatch, pull: Any) -> Setting
 
 
 def _rows_of(values: Any) -> Singles:
-    """Return a copy of (own, items, ..) values as (items, numbers)."""
+    """Return a copy of (k, items, ..) values as (items, numbers)."""
     return np.array(np.moveaxis(values, 1, 0).reshape(values.shape[1], -1), order="C")
 
 
 class CompiledTrainers(Trainers):
-    """Compiled code trains courses of groups that are spread over threads."""
+    """Trains courses with compiled code; groups are spread over threads."""
 
     def __init__(
         self, model: type[CompiledModel], algorithm: Algorithm, device: str, precision: str
@@ -313,8 +321,8 @@ class CompiledTrainers(Trainers):
         model.refuse_precision(precision)
         if device != "cpu":
             raise InvalidArgumentError(
-                f"`device` must be 'cpu' for {model.__name__}, whose courses are too small "
-                f"for anything else, got {device!r}"
+                f"`device` must be 'cpu' for {model.__name__}, got {device!r}: such small models "
+                "are compiled for the CPU only"
             )
         self._model = model
         self._algorithm = algorithm
@@ -328,12 +336,12 @@ class CompiledTrainers(Trainers):
         )
 
     def room(self, courses: int) -> int:
-        """Return how many courses each thread trains."""
+        """Return the number of courses per group, one group for each thread."""
         return max(-(-courses // threads()), 1)
 
     def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
 
-        @np.errstate(over="ignore", invalid="ignore")  # such a course stops
+        @np.errstate(over="ignore", invalid="ignore")  # the course is then marked as diverged
         def quiet(group: Any) -> None:
             work(group)
 
@@ -348,7 +356,7 @@ class CompiledTrainers(Trainers):
 
 
 def threads() -> int:
-    """Return how many threads train courses: `OMP_NUM_THREADS`, or the processors there are."""
+    """Return the number of threads: `OMP_NUM_THREADS`, or the number of available CPUs."""
     setting = os.environ.get("OMP_NUM_THREADS", "")
     if setting.isdigit() and int(setting) > 0:
         return int(setting)

@@ -1,4 +1,11 @@
-"""Local training, its sums, and evaluation, for any model: one call serves many courses."""
+"""Kernels for all compiled models: local training, averaging and evaluation of many courses.
+
+`CompiledTrainer` calls `train` and `measure` once a round, or `advance` for several rounds of plain
+averaging. `gradient` and `predict` are placeholders: `logistic` and `perceptron` register the
+variant of each model with `implements`. An item is a (course, client) pair that trains in a round.
+Every sum has a fixed order, so that a course has the same bits alone, in any batch and on any
+number of threads.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +25,8 @@ def predict(
 ) -> None:
     """Set out (rows x classes) to the logits of rows[begin:end], `BLOCK` at most; `s` is memory.
 
-    Every kind of model has its own. Without `fresh`, s still holds what the last call made of the
-    rows.
+    Each type of model registers its variant. Without `fresh`, `s` still holds the values that the
+    previous call computed from the same rows.
     """
     raise NotImplementedError
 
@@ -39,7 +46,7 @@ def _count(
         top, label = logits[best], labels[rows[begin + row]]
         for c in range(at, at + classes):
             raised[c] = float(logits[c]) - float(top)
-        # In single precision, what has overflowed is infinite.
+        # The difference is in single precision, where an overflow becomes infinite.
         loss += float(top - logits[at + label])
         counts[0, label] += 1
         counts[1, best - at] += 1
@@ -79,18 +86,18 @@ def _equal(table: Integers, row: int, other: int) -> bool:
 
 
 _TOGETHER = 8 * BLOCK
-"""Rows that are predicted before they are counted, so that small groups share blocks."""
+"""Rows that are predicted together before counting, so that small groups share blocks."""
 
 
 @kernel
 def measure(  # noqa: C901 - one loop
     model: Any, rows: Rows, labels: Integers, group: Integers, w: Singles, size: int, out: Singles
 ) -> None:
-    """Write (models, groups, 3) loss, accuracy and macro-F1.
+    """Write (models, groups, 3) loss, accuracy and macro-F1 to `out`.
 
-    The loss is the mean cross-entropy, added up in double precision; logits far below the largest
-    are clamped. Macro-F1 is over the classes that occur among labels or predictions, as
-    scikit-learn's. All are 0 of a group without rows.
+    The loss is the mean cross-entropy, summed in double precision; logits far below the largest are
+    clamped. Macro-F1 averages over the classes that occur among labels or predictions, as in
+    scikit-learn. A group without rows has zeros.
 
     Shapes: `labels` (n,); `group` (models, groups); `w` (models, numbers).
     """
@@ -102,11 +109,11 @@ def measure(  # noqa: C901 - one loop
     loss = np.empty(models, dtype=np.float64)
     n = 0
     while n < models:
-        # Models that are measured on the same rows go through them together.
+        # Consecutive models with the same groups read the rows together.
         last = n + 1
         while last < models and _equal(group, last, n):
             last += 1
-        begin, end = 0, 0  # the rows that are predicted: groups that lie one after the other
+        begin, end = 0, 0  # rows with predictions: they may span consecutive groups
         for column in range(columns):
             client_row = group[n, column]
             at, until = rows.first[client_row], rows.first[client_row + 1]
@@ -144,7 +151,7 @@ def measure(  # noqa: C901 - one loop
 RowNumbers = NDArray[np.int32]
 
 _MOST_ORDERED = 1 << 22
-"""Row numbers of one client's epochs that are kept for other courses."""
+"""Row numbers of the epochs of a client that are stored for the next courses."""
 
 
 class Settings(NamedTuple):
@@ -152,21 +159,21 @@ class Settings(NamedTuple):
 
     rate: Singles  # learning rates
     decay: Singles  # factors of the parameters, 1 - learning rate x weight decay
-    pull: Singles  # strength of the pull towards what was received
-    momentum: Singles  # share of a step that the next one takes again
+    pull: Singles  # strength of the pull towards the received model
+    momentum: Singles  # factor of the last move that a step repeats
     batch_size: Integers  # samples per minibatch
     epochs: Integers  # local epochs
 
 
 class Rows(NamedTuple):
-    """Which rows belong to whom: those of group g are order[first[g]:first[g + 1]]."""
+    """Rows of groups: those of group g are order[first[g]:first[g + 1]]."""
 
     order: RowNumbers
     first: Integers
 
 
 class CompiledBatch(NamedTuple):
-    """Who trains: (items,) courses, clients and the numbers that name their random streams."""
+    """Items that train: (items,) courses, clients, and rounds that name their random streams."""
 
     course: Integers
     client: Integers
@@ -185,7 +192,7 @@ def gradient(
 ) -> None:
     """Set g to rate x the gradient of the mean loss on rows[begin:end].
 
-    It may move running statistics in w; s is memory that it may use.
+    It may update running statistics in `w`; `s` is working memory.
     """
     raise NotImplementedError
 
@@ -202,7 +209,10 @@ def _step(
     share: Any,
     last: Singles,
 ) -> None:
-    """Take a step, and note in `last` how w moved."""
+    """Take a step in place, and write the move of `w` to `last`.
+
+    w <- decay w - g + pull anchor - rate shift + share last; empty arrays are left out.
+    """
     for p in range(len(g)):
         old = w[p]
         new = old * decay - g[p]
@@ -238,7 +248,7 @@ def train(  # noqa: C901 - one loop
     shift: Singles,
     size: int,
 ) -> None:
-    """Train items: from what their courses sent, or in place where `sent` has no rows.
+    """Train items in `local`; they start at `sent` of their course, or in place if it is empty.
 
     Shapes: `order_of_items` (items,); `live` (courses,); `sent` (courses, numbers); `local` (items,
     numbers); `anchor_of` (items,), the rows of `anchor`, or (0,) where it has none.
@@ -276,6 +286,7 @@ def train(  # noqa: C901 - one loop
             towards = anchor[anchor_of[item]]
         last[:] = 0.0
         round_number, epochs = items.number[item], settings.epochs[item]
+        # Items of one client and round share their minibatches: the orders are drawn once.
         if client != known_client or round_number != known_number or epochs > num_orders:
             words[-2], words[-1] = round_number, client
             rng.start(words, pool, state)
@@ -298,17 +309,17 @@ def train(  # noqa: C901 - one loop
                 else:
                     _plain_step(w, g, decay)
         if epochs > num_orders:
-            known_client = -1
+            known_client = -1  # the first orders were overwritten
 
 
 @kernel
 def add_up(
     courses: Integers, weight: Singles, local: Singles, average: Singles, first: int, end: int
 ) -> None:
-    """Add weighted parameters to the averages of their courses, item after item.
+    """Add weighted parameters to the averages of their courses, in the order of items.
 
     Shapes: `courses` (items,); `weight` (items,); `local` (items, numbers); `average` (courses,
-    numbers), of which first:end are added.
+    numbers), columns first:end.
     """
     for item in range(len(weight)):
         item_weight, values, total = weight[item], local[item], average[courses[item]]
@@ -326,11 +337,11 @@ def add_squares(values: Singles, total: NDArray[np.float64]) -> None:
 
 @kernel
 def finite(values: Singles, flags: NDArray[np.bool_]) -> None:
-    """Note for every row of (n, numbers) values whether all are finite."""
+    """Set (n,) flags: whether all values of a row of (n, numbers) are finite."""
     for n in range(len(values)):
         total = np.float32(0.0)
         for p in range(values.shape[1]):
-            total += values[n, p] * np.float32(0.0)  # neither NaN nor infinities become zero
+            total += values[n, p] * np.float32(0.0)  # NaN for NaN and infinities
         flags[n] = total == np.float32(0.0)
 
 
@@ -347,8 +358,8 @@ def add_updates(
 ) -> None:
     """Add weighted updates, which are float32, to the float64 means of their courses.
 
-    Shapes: `received_of` (items,), rows of `received`; `mean` (courses, numbers), of which
-    first:end are added.
+    Shapes: `received_of` (items,), rows of `received`; `mean` (courses, numbers), columns
+    first:end.
     """
     for item in range(len(weight)):
         item_weight, total = weight[item], mean[courses[item]]
@@ -370,8 +381,8 @@ def add_products(
 ) -> None:
     """Add products of updates with themselves and with their course's mean to (items, 2) sums.
 
-    Numbers first:end are added. Squares are float32, sums float64; two items are summed at once,
-    each in its own order.
+    Columns first:end are added. Squares are float32 and sums float64. Two items are summed at the
+    same time, because one sum alone would wait for each addition.
     """
     begin, count = np.uint64(first), np.uint64(end - first)
     memory = np.empty((4, end - first), dtype=np.float64)
@@ -401,9 +412,9 @@ def compare(
     limit: float,
     out: Singles,
 ) -> None:
-    """Write (items, 2) norms of updates, and cosines with their course's mean update.
+    """Write (items, 2) norms of updates, and cosines with the mean update of their course.
 
-    `sums` (items, 2) are those of `add_products` over all numbers.
+    `sums` (items, 2) are the results of `add_products` over all columns.
     """
     lengths = np.zeros(len(mean))
     for course in range(len(mean)):
@@ -419,18 +430,18 @@ def compare(
 
 
 class RoundPlan(NamedTuple):
-    """Some rounds of courses, round after round: who trains in them, and what is evaluated."""
+    """Some rounds of courses: the items that train in each, and the rounds that are evaluated."""
 
-    first: Integers  # (rounds + 1,) where the items of each round begin, and the last ends
-    order: Integers  # (items,) in which those of a round train, counted from its first
-    weight: Singles  # (items,) of trained numbers in averages
-    samples: Singles  # (items,) likewise of running statistics
-    evaluated: NDArray[np.bool_]  # (rounds,) after which models are measured
-    near: bool  # whether local steps are pulled towards what was received
+    first: Integers  # (rounds + 1,) the items of round r are first[r]:first[r + 1]
+    order: Integers  # (items,) order of training in a round, counted from its first item
+    weight: Singles  # (items,) weights of trained parameters in averages
+    samples: Singles  # (items,) weights of running statistics in averages
+    evaluated: NDArray[np.bool_]  # (rounds,) whether models are measured after a round
+    near: bool  # whether local steps are pulled towards the received model
 
 
 _STRIP = 512
-"""Numbers that are added up for all items before the next ones: so many stay in the cache."""
+"""Columns that are summed over all items before the next ones, so that they stay in the cache."""
 
 
 @kernel
@@ -452,10 +463,11 @@ def advance(  # noqa: C901 - one loop
     compared: Singles,
     out: Singles,
 ) -> None:
-    """Take rounds of averaging in place, without a hook between them, and measure models.
+    """Run rounds of averaging in place, without hooks of the algorithm, and measure models.
 
-    `finished`, `diverged_at` (courses,) and `start` (courses, numbers) go on; `compared` is as of
-    `compare`, or has no rows, and `out` (evaluated, courses, groups, 3) as of `measure`.
+    `finished`, `diverged_at` (courses,) and `start` (courses, numbers) are updated in place;
+    `compared` is the output of `compare`, or has no rows, and `out` (evaluated, courses, groups, 3)
+    that of `measure`.
     """
     courses, numbers = start.shape
     live = diverged_at == 0
@@ -518,7 +530,7 @@ def advance(  # noqa: C901 - one loop
             measure(model, held, labels, group, start, sizes[1], out[num_measured])
             for c in range(courses):
                 for g in range(group.shape[1]):
-                    # Neither NaN nor infinities become zero.
+                    # 0 x NaN and 0 x infinity are NaN.
                     if (
                         live[c]
                         and (out[num_measured, c, g, 0] + out[num_measured, c, g, 2]) * 0 != 0

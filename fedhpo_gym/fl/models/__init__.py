@@ -1,4 +1,4 @@
-"""Models, a class each. Those that torch trains are loaded when they are asked for."""
+"""Models, one class each. Models that torch trains are loaded on first use."""
 
 from collections.abc import Mapping
 from functools import partial

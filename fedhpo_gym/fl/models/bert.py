@@ -1,4 +1,10 @@
-"""BERT-Tiny, a sentence classifier of two transformer layers (Turc et al., 2019)."""
+"""BERT-Tiny, a sentence classifier of two transformer layers (Turc et al., 2019).
+
+`get_model("BERT")` loads it for the tasks whose data are sentences. Parameters have the names of
+the published checkpoint, whose weights are its start. Items take their steps one after the other,
+because one course has millions of parameters. Autograd computes the gradients; that of the word
+embeddings is zero except for the words of a minibatch, and only these rows are updated by it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +26,11 @@ from fedhpo_gym.data.sentences import PADDING, VOCABULARY_SIZE, pretrained_weigh
 from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 EPSILON = 1e-12
-"""Of layer normalisation, as in BERT."""
+"""Constant of layer normalisation, as in BERT."""
 SPREAD = 0.02
 """Standard deviation of BERT's initial weights."""
 ROWS = 256
-"""Sentences that pass through the network together in an evaluation."""
+"""Sentences per forward pass of an evaluation."""
 WORDS = "embeddings.word_embeddings.weight"
 
 Dropout = Callable[[Tensor], Tensor]
@@ -192,7 +198,10 @@ class BertTiny(TorchModel):
 
 
 def _attend(heads: Sequence[Tensor], hidden: Tensor, drop: Dropout) -> Tensor:
-    """Return what (n, heads, length, d) queries read; `hidden` is added to the scores of keys."""
+    """Return (n, heads, length, d) attention: softmax(Q K^T / sqrt(d) + hidden) V.
+
+    `hidden` is the lowest float for keys that are padding, so that their weights are 0.
+    """
     query, key, value = heads
     scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3]) + hidden
     return drop(torch.softmax(scores, -1)) @ value
@@ -232,7 +241,7 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def _dropout(rate: float, seed: list[float] | None) -> Dropout:
-    """Return a dropout with numbers of its own, from two draws from U[0, 1) of 24 bits each."""
+    """Return a dropout function; two draws of 24 bits from U[0, 1) are its seed."""
     if rate <= 0 or seed is None:
         return _identity
     generator = torch.Generator().manual_seed(int(seed[0] * 2**24) << 24 | int(seed[1] * 2**24))

@@ -1,4 +1,11 @@
-"""The two-layer convolutional network of the paper's CNN benchmarks (Appendix D)."""
+"""The two-layer convolutional network of the paper's CNN benchmarks (Appendix D).
+
+`get_model("CNN")` loads `ConvNet` for image tasks. On a CPU, each item takes its step separately
+(`ConvolutionStep`), and items of a course may share the products with the large layer `weight3`; on
+a GPU, all items take it together (`StepTogether`). Gradients are written out, because autograd
+would store gradients as large as the weights. The norm for clipping follows from small Gram
+matrices.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +28,9 @@ from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.shared_matrices import Matrices, Matrix, OwnMatrices, OwnMatrix, subtract_product
 
 EPSILON, MOMENTUM = 1e-5, 0.1
-"""Of batch normalisation: torch's defaults."""
+"""Constants of batch normalisation: torch's defaults."""
 PADDING = 2
-"""Zeros around maps, which keep their size under kernels of 5 x 5 places."""
+"""Zeros around maps, so that 5 x 5 kernels keep their size."""
 
 _aten: Any = torch.ops.aten
 
@@ -42,17 +49,17 @@ class Layer:
             self._own[name + self._number]
             for name in ("kernel", "bias", "scale", "shift", "mean", "variance")
         )
-        # Not `contiguous`, which leaves a kernel of one channel as it is, and then the maps are
-        # not channels-last and all that follows takes several times as long.
+        # Not `contiguous`: it leaves a kernel of one channel unchanged. The maps would then not be
+        # channels-last, and all following operations would be several times as slow.
         kernel = kernel.to(x.dtype, memory_format=torch.channels_last)
         maps = functional.conv2d(x, kernel, padding=PADDING)
         normal, center, inverse = _aten.native_batch_norm(
             maps, scale, shift, mean, variance, True, MOMENTUM, EPSILON
         )
-        # Normalisation takes the bias out again: it moves the statistics and nothing else.
+        # Normalisation removes the bias again, so that it only changes the running mean.
         mean.add_(bias, alpha=MOMENTUM)
         pooled, where = functional.max_pool2d_with_indices(normal, [2, 2])
-        # Pooling first: the larger of two rectified numbers is the rectified larger one.
+        # Pooling first is cheaper and equal: max(relu(a), relu(b)) = relu(max(a, b)).
         pooled.relu_()
         self._saved = x, kernel, maps, normal, center, inverse, pooled, where
         return pooled
@@ -103,7 +110,7 @@ def rows(maps: Tensor) -> Tensor:
 
 
 def pool(maps: Tensor) -> Tensor:
-    """Return the largest of every 2 x 2 places; channels-last, as whole rows of channels."""
+    """Return the maxima of 2 x 2 blocks, computed on channels-last maps."""
     height, width = (size // 2 * 2 for size in maps.shape[2:])
     places = maps.permute(0, 2, 3, 1)
     pairs = torch.maximum(places[:, 0:height:2], places[:, 1:height:2])
@@ -111,7 +118,7 @@ def pool(maps: Tensor) -> Tensor:
 
 
 def merged(weights: Parameters, suffix: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return a kernel and a bias that include batch normalisation by fixed statistics."""
+    """Return a kernel and a bias that include batch normalisation with running statistics."""
     scale = weights["scale" + suffix] * torch.rsqrt(weights["variance" + suffix] + EPSILON)
     shift = weights["shift" + suffix] - weights["mean" + suffix] * scale
     kernel = weights["kernel" + suffix] * scale[:, None, None, None]
@@ -120,21 +127,21 @@ def merged(weights: Parameters, suffix: str, dtype: torch.dtype) -> tuple[Tensor
 
 
 MAX_NORM = 5.0
-"""Gradients longer than this are shortened to it, as in the original runs, unless configured."""
+"""Default norm to which gradients are clipped, as in the original runs."""
 
 
 @dataclass(eq=False)
 class ConvolutionStep:
-    """A step of one item on one minibatch, but for the products with the large layer."""
+    """A step of one item on one minibatch, without the products with the large layer."""
 
-    own: Parameters  # of the item, updated in place, but for the large layer's
-    layers: tuple[Layer, Layer]  # the convolutional layers, reading the same parameters
+    own: Parameters  # of the item without the large layer, updated in place
+    layers: tuple[Layer, Layer]  # the convolutional layers, which read the same parameters
     images: Tensor  # (n, channels, height, width)
     targets: Tensor  # (n, classes) one-hot labels
     rates: Tensor  # (n, 1) learning rate / n
     decay: float  # factor of the weights
     mask: Tensor | None  # (n, flat + hidden) factors of dropout; None for none
-    clip_norm: float  # length of the longest gradient that is not shortened to it
+    clip_norm: float  # norm to which gradients are clipped
 
     def features(self) -> Tensor:
         """Return the (n, flat) inputs of the large layer."""
@@ -156,12 +163,12 @@ class ConvolutionStep:
         return gradient
 
     def finish(self, back: Tensor, inner: Tensor, flat: Tensor) -> float:
-        """Go back, update all but the large layer, and return its gradient's factor."""
+        """Backpropagate, update all but the large layer, and return the factor of its gradient."""
         first, second = self.layers
         n, channels, height, width = self._maps.shape
         back = self._dropped(back, slice(self._split)).view(n, height, width, channels)
         into, gradients = second.backward(back.permute(0, 3, 1, 2))
-        assert into is not None  # noqa: S101 - the second layer was told to return it
+        assert into is not None  # noqa: S101 - the second layer returns it
         gradients.update(first.backward(into)[1])
         gradients["bias3"] = inner.sum(0, dtype=torch.float32)
         gradients["bias4"] = self._out.sum(0)
@@ -179,9 +186,10 @@ class ConvolutionStep:
         return values if self.mask is None else (values * self.mask[:, units]).to(values.dtype)
 
     def _clip(self, gradients: Parameters, products: Sequence[tuple[Tensor, Tensor]]) -> float:
-        """Return the factor that shortens the gradient to `clip_norm`.
+        """Return the factor that clips the gradient to `clip_norm`.
 
-        The norm of a product A^T B follows from the small matrices A A^T and B B^T.
+        |A^T B|^2 is the sum of (A A^T) * (B B^T), two small (n, n) matrices. Gradients include the
+        learning rate / n of each row, so that the bound does as well.
         """
         square = torch.stack(torch._foreach_norm([g.float() for g in gradients.values()]))
         square = square.square().sum()
@@ -194,7 +202,7 @@ class ConvolutionStep:
 
 
 def take_rows(steps: Sequence[ConvolutionStep], matrix: Matrix) -> None:
-    """Take steps of items together: they share the products with the large layer."""
+    """Take steps of items that share the products with the large layer."""
     sizes = [len(step.images) for step in steps]
     ends = list(itertools.accumulate(sizes, initial=0))
     parts = [slice(start, end) for start, end in itertools.pairwise(ends)]
@@ -210,7 +218,7 @@ def take_rows(steps: Sequence[ConvolutionStep], matrix: Matrix) -> None:
 MEAN, STD = 0.1307, 0.3081
 """Normalisation of pixels in [0, 1], as the original runs did for all image sets."""
 FEW_ROWS = 32
-"""Images whose feature maps stay in a core's cache while they are evaluated."""
+"""Images per evaluation whose feature maps stay in the cache of a core."""
 
 
 class ConvNet(TorchModel):
@@ -373,7 +381,7 @@ class ConvNet(TorchModel):
 
 
 def _moved(values: Tensor, device: torch.device) -> Tensor:
-    """Put values of the processor on a device, without waiting for what it still computes."""
+    """Copy CPU values to a device without waiting for its pending work."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
@@ -402,16 +410,16 @@ SIDE = 2 * PADDING + 1
 
 @dataclass(eq=False)
 class StepTogether:
-    """A step of all items at once, as graphics processors need it; padded rows stay zero."""
+    """A step of all items together, which GPUs need to be fast; padded rows stay zero."""
 
-    own: Parameters  # (items, ..), updated in place, but for the large layer's
+    own: Parameters  # (items, ..) without the large layer, updated in place
     images: Tensor  # (items, rows, height, width, channels)
     sizes: Tensor  # (items, 1, 1) rows that are not padding
     targets: Tensor  # (items, rows, classes) one-hot labels
     rates: Tensor  # (items, rows, 1) learning rate / size; 0 for padded rows
     decay: Tensor  # (items, 1, 1) factor of the weights
     mask: Tensor | None  # (items, rows, flat + hidden) factors of dropout; None for none
-    clip_norm: Tensor  # (items,) lengths of the longest gradients that are not shortened to them
+    clip_norm: Tensor  # (items,) norms to which gradients are clipped
 
     def take(self, matrix: Matrices) -> None:
         """Update the parameters, those of the large layer among them."""
@@ -452,7 +460,7 @@ class StepTogether:
         return values if self.mask is None else (values * self.mask[..., units]).to(values.dtype)
 
     def _clip(self, gradients: Parameters, products: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the (items, 1, 1) factors that shorten gradients to `clip_norm`."""
+        """Return the (items, 1, 1) factors that clip gradients to `clip_norm`."""
         lengths = [
             torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=torch.float32)
             for gradient in gradients.values()
@@ -507,7 +515,7 @@ class _Layer:
         self._parameter("variance").lerp_(unbiased, MOMENTUM)
 
     def backward(self, back: Tensor, further: bool) -> tuple[Tensor, Parameters]:
-        """Return the gradients of the inputs, if asked for, and of the parameters."""
+        """Return the gradients of the inputs (with `further`) and of the parameters."""
         columns, distance, inverse, normal, pooled, where, valid, count = self._saved
         items = len(back)
         back = back.flatten(0, 1).permute(0, 3, 1, 2)
@@ -541,7 +549,7 @@ class _Layer:
 
 
 def _columns(x: Tensor) -> Tensor:
-    """Return what kernels see: (items, rows x height x width, places of a kernel x channels)."""
+    """Return patches (im2col): (items, rows x height x width, kernel positions x channels)."""
     items, n, height, width, channels = x.shape
     padded = functional.pad(x, (0, 0, PADDING, PADDING, PADDING, PADDING))
     around = padded.unfold(2, SIDE, 1).unfold(3, SIDE, 1)

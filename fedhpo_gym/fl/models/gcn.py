@@ -1,4 +1,11 @@
-"""Graph convolutional networks of the paper (Appendix D): for one graph, and for unlike ones."""
+"""Graph convolutional networks of the paper (Appendix D), for one graph or for sets of graphs.
+
+`get_model("GNN")` loads `GCN`, which classifies the nodes of one graph that is split over clients.
+`get_model("Hetero")` loads `HeteroGCN`, which classifies graphs of clients with different features
+and classes. Steps are written out and not left to autograd, because propagated features are
+constant and can be computed once. Rows of minibatches are numbers of nodes or graphs; the model
+holds the graphs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +32,7 @@ HIDDEN = 64
 
 @dataclass(frozen=True, eq=False)
 class _Subgraph:
-    """What training reads of one client: with m training nodes and their n neighbours."""
+    """The data of one client for training: m training nodes and their n neighbours."""
 
     first: SparseMatrix  # (n, inputs + 1) propagated features of the neighbours, and ones
     first_t: SparseMatrix  # its transpose
@@ -161,17 +168,17 @@ def _step(
     if uniforms is not None:
         hidden = where_above(hidden, uniforms[: len(hidden)], dropout)
     hidden.relu_()
-    # What is kept is scaled by 1 / keep; the smaller matrices take that factor.
+    # Dropout scales units by 1 / keep; applying the factor to smaller matrices is cheaper.
     keep = 1.0 - dropout
     scaled = weight2 / keep
     logits = (graph.second @ (hidden @ scaled)).add_(bias2)
     # Reductions over the few classes are several times as fast along the first axis.
     logits = logits.t().contiguous()
-    # Far smaller exponentials are denormal, ten times as slow, and vanish in the sum anyway.
+    # Smaller exponentials would be denormal, ten times as slow, and vanish in the sum anyway.
     residual = logits.sub_(logits.amax(0)).clamp_(min=-60.0).exp_()
     residual.mul_(rates / residual.sum(0)).addcmul_(graph.targets, rates, value=-1.0)
     back = graph.second_t @ residual.t().contiguous()
-    # Units that were dropped are zero, as those that ReLU cut off: neither has a gradient.
+    # Units are zero after dropout and after ReLU; neither kind has a gradient.
     inner = where_above(back @ scaled.t(), hidden, 0.0)
     if math.isfinite(clip_norm):
         parts = (graph.first_t @ inner, hidden.t() @ back / keep, residual.sum(1))
@@ -193,7 +200,7 @@ def where_above(values: Tensor, reference: Tensor, threshold: float) -> Tensor:
 def glorot(rng: np.random.Generator, fan_in: int, fan_out: int) -> NDArray[np.float32]:
     """Draw (fan-in, fan-out) weights from U(-a, a), a = sqrt(6 / (fan-in + fan-out)).
 
-    The usual initialisation of graph convolutions (Glorot and Bengio, AISTATS 2010).
+    This is the standard initialisation of graph convolutions (Glorot and Bengio, AISTATS 2010).
     """
     bound = math.sqrt(6.0 / (fan_in + fan_out))
     return rng.uniform(-bound, bound, (fan_in, fan_out)).astype(np.float32)
@@ -240,7 +247,7 @@ def transpose(matrix: SparseRows) -> SparseRows:
 
 
 def with_ones(matrix: SparseRows) -> SparseRows:
-    """Append a column of ones: its weights are the bias of a linear layer."""
+    """Append a column of ones, whose weights are the bias of a linear layer."""
     indptr = matrix.indptr + np.arange(len(matrix) + 1)
     ends = matrix.indptr[1:]
     return SparseRows(
@@ -252,7 +259,7 @@ def with_ones(matrix: SparseRows) -> SparseRows:
 
 
 ABSENT = -1e30
-"""Logit of a class that a client does not have."""
+"""Logit of a class that a client lacks."""
 
 
 class HeteroGCN(TorchModel):
@@ -346,7 +353,7 @@ class HeteroGCN(TorchModel):
 
 @dataclass(frozen=True, eq=False)
 class _GraphBatch:
-    """Some graphs of a client, end to end: g graphs with n nodes."""
+    """Some graphs of a client, concatenated: g graphs with n nodes in all."""
 
     nodes: Tensor  # (n, features + 1) normalised adjacency times (ones, features)
     pool: Tensor  # (n,) weight of a node in the mean of the second convolution over its graph
@@ -365,7 +372,7 @@ class _Client:
     def __init__(self, federation: HeteroFederation, client: int, device: torch.device) -> None:
         graph_set, adjacency = federation.sets[client], federation.adjacency[client]
         every, sizes = np.arange(len(adjacency)), np.diff(graph_set.offsets)
-        # No node is without an entry: it is its own neighbour. The matrix is symmetric.
+        # Every row has an entry, because a node is its own neighbour. The matrix is symmetric.
         sums = np.add.reduceat(adjacency.values, adjacency.indptr[:-1])
         propagated = np.hstack([sums[:, None], federation.propagated[client][every]])
         pool = sums / sizes[graph_set.graph_of_node]
@@ -376,7 +383,7 @@ class _Client:
         self._size = torch.from_numpy(sizes).to(device)
 
     def join(self, graphs: Tensor) -> _GraphBatch:
-        """Lay some of the graphs end to end."""
+        """Concatenate some of the graphs."""
         size = self._size[graphs]
         end = size.cumsum(0)
         graph = torch.repeat_interleave(size)

@@ -1,4 +1,4 @@
-"""What is known of a model, whatever computes it, and what compiled code is given of one."""
+"""The interface of models, and the layout of their parameters for compiled code."""
 
 from __future__ import annotations
 

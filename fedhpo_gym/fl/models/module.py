@@ -1,4 +1,10 @@
-"""Any `torch.nn.Module` as a model of the engine: generic, and slower than those written out."""
+"""Any `torch.nn.Module` as a model of the engine, generic and slower than written-out models.
+
+`fedhpo_gym.register_model` calls `module_model` to make a class of a user's function, and
+`small_cnn` is built on it. The module is created once and called with the parameters of one item at
+a time. Its random numbers, such as dropout, are seeded by the streams of the engine, because a
+course must have the same bits in any batch.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +38,12 @@ PIXEL = 255.0
 class ModuleModel(TorchModel):
     """A module whose rows are samples and whose outputs are logits.
 
-    Each item takes its step by itself, on the rows of its minibatch and no padding, so its bits
-    depend on no neighbour. Parameters that need a gradient are trained; buffers of real numbers,
-    such as running statistics, are averaged with them; frozen parameters, and buffers of integers,
-    are those that `build` gives, and never change. What is random in a step, such as dropout, is
-    drawn with a seed that the engine's streams give it, and in an evaluation always with the same.
-    Parameters have shape (1, items, ...).
+    Each item takes its step separately, on the rows of its minibatch without padding, so that its
+    bits do not depend on other items. Parameters that need a gradient are trained, and buffers of
+    real numbers, such as running statistics, are averaged with them. Frozen parameters and integer
+    buffers keep the values of `build`. Random operations, such as dropout, are seeded by the
+    streams of the engine in a step, and with a constant in an evaluation. Parameters have shape
+    (1, items, ...).
     """
 
     build: ClassVar[Build]
@@ -132,7 +138,7 @@ class ModuleModel(TorchModel):
         items = next(iter(parameters.values())).shape[1]
         out = []
         for item in range(items):
-            with _seeded(0):  # whoever draws when it is evaluated draws the same again
+            with _seeded(0):  # random modules evaluate equally each time
                 out.append(self._forward(parameters, item, x, training=False))
         return torch.stack(out).permute(2, 0, 1).contiguous()
 
@@ -145,11 +151,11 @@ class ModuleModel(TorchModel):
         training: bool,
         leaves: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Return what the module says of rows with the parameters of an item."""
+        """Return the (rows, classes) logits of the module with the parameters of an item."""
         weights = {name: parameters[name][0, item] for name in self._names}
         counters = {name: counter.clone() for name, counter in self._counters.items()}
         module = self._module.train(training)
-        # A copy, as a module may change its input in place, and others see the same rows.
+        # A copy, because a module may change its input in place and other items read it.
         output = functional_call(module, {**weights, **counters, **(leaves or {})}, (x.clone(),))
         if not isinstance(output, Tensor) or output.shape != (len(x), self._classes):
             received = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -165,7 +171,7 @@ class ModuleModel(TorchModel):
 
 
 class _ModuleClass(ABCMeta):
-    """The type of classes made at run time: no module holds them, so pickles hold their name."""
+    """The type of classes made at run time; they are pickled by name, as no module has them."""
 
 
 def _by_name(kind: Any) -> tuple[Any, ...]:
@@ -176,14 +182,14 @@ copyreg.pickle(_ModuleClass, _by_name)
 
 
 def module_model(name: str, build: Build, architecture: Sequence[str] = ()) -> type[ModuleModel]:
-    """Return the model of modules that a function builds; `architecture` names what shapes them."""
+    """Return the model class of a function that builds modules with `architecture` arguments."""
     attributes = {"build": staticmethod(build), "architecture": tuple(architecture)}
     kind: Any = _ModuleClass(name, (ModuleModel,), attributes)
     return cast(type[ModuleModel], kind)
 
 
 def as_inputs(features: Features) -> Tensor:
-    """Return (n, ...) samples as modules take them.
+    """Return (n, ...) samples as inputs of modules.
 
     Real numbers are float32; pixels, in [0, 1], have their channels first; tokens are int64.
     """
@@ -199,7 +205,7 @@ def as_inputs(features: Features) -> Tensor:
 
 
 def count_parameters(build: Build, shape: Sequence[int], classes: int, **own: Any) -> int:
-    """Return how many numbers of a module are trained."""
+    """Return the number of trained parameters of a module."""
     module = _drawn(partial(build, tuple(shape), classes, **own), 0)
     total = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     if not total:
@@ -219,16 +225,16 @@ def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
         name for name, parameter in module.named_parameters() if nn.parameter.is_lazy(parameter)
     ]:
         raise InvalidArgumentError(
-            f"`build` must say the shape of all parameters, got the lazy {lazy[0]!r}"
+            f"`build` must set the shape of all parameters, got the lazy {lazy[0]!r}"
         )
     return module
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generators in a body, and leave them as they were."""
+    """Seed torch's generators in the body, and restore their states after it."""
     with torch.random.fork_rng():
-        # `torch.manual_seed` writes down a trace for every device that nobody has used yet.
+        # `torch.manual_seed` would store a traceback for every device that is not initialised.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.manual_seed_all(seed)

@@ -145,7 +145,7 @@ def test_a_record_replays_with_the_function(tmp_path: Path) -> None:
         (
             {"rewards": [Objective.of(loss_of, name="time", **BOUNDS)]},
             InvalidArgumentError,
-            "a name of its own, got 'time'",
+            "a new name, got 'time'",
         ),
         (
             {"rewards": ["energy"], "algorithm": "fedasync", "system": POWERED},

@@ -191,7 +191,7 @@ def test_a_table_knows_the_regret_of_it(objectives: list[Any]) -> None:
 
 def test_it_needs_a_name_of_its_own_and_a_function() -> None:
     taken = Objective.of(gap_of, name="val_f1", unit="1", minimize=True, bounds=(0.0, 1.0))
-    with pytest.raises(InvalidArgumentError, match="name of its own, got 'val_f1'"):
+    with pytest.raises(InvalidArgumentError, match="a new name, got 'val_f1'"):
         gym.make(OWN_ID, objectives=["val_loss", taken])
     with pytest.raises(InvalidArgumentError, match="different names"):
         gym.make(OWN_ID, objectives=[GAP, GAP])

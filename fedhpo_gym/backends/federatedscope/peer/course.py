@@ -1,4 +1,4 @@
-"""One course of FederatedScope that stands still between rounds until it is told to go on.
+"""One course of FederatedScope that waits between rounds until the next request.
 
 Its runner runs in a thread of its own. Only one thread runs at a time: the main one waits while a
 course trains, and a course that stands still has put FederatedScope's global random generators
@@ -174,7 +174,7 @@ class PeerCourse:
         self._say(course=self.number, round=finished, clients=clients, cpu_s=time.process_time())
 
     def stand(self, finished: int) -> None:
-        """Stand still before a round, until it is asked for."""
+        """Wait before a round until a request needs it."""
         queue = self._runner.shared_comm_queue
         while queue:  # the evaluation of the last round comes first
             self._runner._handle_msg(queue.popleft())
@@ -199,7 +199,7 @@ def _runner(data: Any, server: Any, client: Any, config: Any) -> Any:
 
 
 def hooked(base: Any, course: Any) -> Any:
-    """Return a class of servers that tells a course what happens."""
+    """Return a subclass of a server that reports its events to a course."""
 
     class Server(base):  # type: ignore[misc]  # its type is known in that interpreter only
         def eval(self) -> None:
@@ -396,7 +396,7 @@ def write_entries(config: Any, entries: dict[str, Any]) -> None:
 
 
 def require_unchanged(config: Any, entries: dict[str, Any]) -> None:
-    """Check that a configuration that is ready still says what was written."""
+    """Check that a final configuration still has the entries that were set."""
     for key, value in entries.items():
         node = config
         for name in key.split("."):
