@@ -1,6 +1,6 @@
 """Compiled multilayer perceptrons: Linear - ReLU layers, with batch normalisation or without.
 
-`models/mlp.py` describes the model and creates a `Perceptron`; the kernels of `training` call the
+`models/mlp.py` describes the model and creates a `Network`; the kernels of `training` call the
 two functions registered here, the gradient of a minibatch and the logits. All parameters of a
 course are one vector `w`, and all temporary values are in one vector `s`, so that a step allocates
 almost nothing; variables that end with `_at`, or name a layer's vector, are offsets into them. Sums
@@ -35,7 +35,7 @@ _PER_UNIT = 4
 """Temporary values per hidden unit: inverse deviation, gain, and two for gradients."""
 
 
-class Perceptron(NamedTuple):
+class Network(NamedTuple):
     """Dense rows, one after the other, and the shape of a perceptron.
 
     The parameters `w` of a course are, in this order: for every hidden layer weights (inputs x
@@ -187,7 +187,7 @@ def _backward(
             s[b + i] = value - s[level + k]
 
 
-@implements(gradient, Perceptron)
+@implements(gradient, Network)
 def _network(  # noqa: C901 - forward and backward
     model: Any,
     w: Singles,
@@ -269,7 +269,7 @@ def _network(  # noqa: C901 - forward and backward
             back, other = other, back
 
 
-@implements(predict, Perceptron)
+@implements(predict, Network)
 def _predict_network(
     model: Any, w: Singles, rows: Any, begin: int, end: int, out: Singles, s: Singles, _: bool
 ) -> None:

@@ -49,7 +49,7 @@ class LogisticRegression(CompiledModel):
 
         features, labels = federation.features, federation.labels.astype(np.int64)
         width = padded(self.num_inputs + 1)
-        shared = (labels, width, self.num_classes, self.num_classes * width, self.min_rows)
+        known = (labels, width, self.num_classes, self.num_classes * width, self.min_rows)
         if isinstance(features, SparseRows):
             row = np.repeat(np.arange(len(features)), np.diff(features.indptr))
             order = np.lexsort((features.indices, row))
@@ -57,13 +57,13 @@ class LogisticRegression(CompiledModel):
                 features.indices[order].astype(np.int32),
                 features.values[order].astype(np.float32),
                 features.indptr.astype(np.int64),
-                *shared,
+                *known,
                 self.num_inputs,
             )
         x = np.zeros((len(features), width), dtype=np.float32)
         x[:, : self.num_inputs] = features
         x[:, self.num_inputs] = 1.0
-        return logistic.Dense(x.ravel(), *shared, self.squashed)
+        return logistic.Dense(x.ravel(), *known, self.squashed)
 
     def memory(self, rows: int) -> int:
         from fedhpo_gym.fl.compiled.arithmetic import BLOCK

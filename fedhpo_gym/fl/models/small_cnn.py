@@ -7,7 +7,7 @@ from torch import nn
 from fedhpo_gym.fl.models.module import module_model
 
 
-def build_small_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+def build(shape: Sequence[int], classes: int) -> nn.Module:
     """Return two convolutions of three by three, each halved by pooling, and a linear layer."""
     del shape  # rows of 64 pixels
     return nn.Sequential(
@@ -23,4 +23,4 @@ def build_small_cnn(shape: Sequence[int], classes: int) -> nn.Module:
     )
 
 
-SmallConvNet = module_model("SmallCNN", build_small_cnn, [])
+SmallConvNet = module_model("SmallCNN", build, [])
