@@ -162,9 +162,9 @@ def test_after_a_killed_process_the_next_question_starts_another(tmp_path: Path)
 
 PARENT = """
 import sys, time
-from fedhpo_gym.backends.federatedscope.installation import find
+from fedhpo_gym.backends.federatedscope.installation import find_installation
 from fedhpo_gym.backends.federatedscope.process import Peer
-peer = Peer(find({source!r}, {interpreter!r}))
+peer = Peer(find_installation({source!r}, {interpreter!r}))
 print(peer._process.pid, peer.folder, flush=True)
 time.sleep(600)
 """

@@ -155,7 +155,7 @@ def test_a_course_may_fix_one_side_of_a_condition_and_choose_the_other() -> None
     chosen = Controls(TASK, dynamic=["server_optimizer"], configuration={"adaptivity": 0.01})
     adaptivity = [chosen.decode(np.array([u])).get("adaptivity") for u in (-0.9, -0.2, 0.2, 0.9)]
     assert adaptivity == [None, None, 0.01, 0.01]
-    with pytest.raises(InvalidArgumentError, match=r"`dynamic`.* means nothing .*'adaptivity'"):
+    with pytest.raises(InvalidArgumentError, match=r"`dynamic`.* inactive .*'adaptivity'"):
         Controls(TASK, dynamic=["adaptivity"], configuration={"server_optimizer": "none"})
 
 
